@@ -87,7 +87,15 @@ if TYPE_CHECKING:
     from supervisor.policies.budgets import Amounts, Budget, BudgetScope
     from supervisor.policies.liveness import StallProfileName
     from supervisor.policies.permissions import OpenPermission, OptionChoice
-    from supervisor.ports import Compacted, JournalDamaged, JournalError, JournalLost, JournalUnavailable, Retention
+    from supervisor.ports import (
+        Compacted,
+        JournalDamaged,
+        JournalError,
+        JournalLost,
+        JournalUnavailable,
+        Retention,
+        UnidentifiedProcess,
+    )
     from supervisor.runtime.entity import Degraded, Refused
     from supervisor.runtime.live_session import AgentFunction, NoSuchEntity, Outcome
     from supervisor.runtime.outages import Outage, Shortage
@@ -187,6 +195,7 @@ __all__ = [
     "ToolAborted",
     "TransitionReason",
     "TurnResult",
+    "UnidentifiedProcess",
     "UnknownPlugin",
     "UnknownTarget",
     "UnknownValue",
@@ -229,7 +238,9 @@ _NAMES = {
     "supervisor.policies.budgets": "Amounts Budget BudgetScope",
     "supervisor.policies.liveness": "StallProfileName",
     "supervisor.policies.permissions": "OpenPermission OptionChoice",
-    "supervisor.ports": "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Retention",
+    "supervisor.ports": (
+        "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Retention UnidentifiedProcess"
+    ),
     "supervisor.runtime.entity": "Degraded Refused",
     "supervisor.runtime.live_session": "AgentFunction NoSuchEntity Outcome",
     "supervisor.runtime.outages": "Outage Shortage",

@@ -36,7 +36,7 @@ from supervisor.ports import Append, EntityRow
 from supervisor.processes import shim
 from supervisor.sessions.handle import Session, TurnResult
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 """Seconds after which a test gives up and fails. No test waits until this time has passed."""
 
 T = TypeVar("T")
@@ -319,6 +319,25 @@ def check_entity(row: EntityRow, events: list[LifecycleEvent]) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- processes
+@contextmanager
+def running_program(argv: Sequence[str | Path], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """Start a program; kill the program if the block fails, and wait for its end.
+
+    A plain ``with subprocess.Popen(...)`` waits for the end of a program that nobody ends after a failed assertion, so
+    that the test hangs.
+
+    Parameters:
+        argv: program and arguments.
+        options: those of ``subprocess.Popen``.
+    """
+    with subprocess.Popen(argv, **options) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
+
+
 async def wait_for_exit(*pids: int) -> None:
     """Wait until none of these processes runs any more; a zombie counts as ended."""
     with anyio.fail_after(DEADLINE_S):

@@ -12,7 +12,7 @@ import supervisor
 from supervisor.plans import load_plan
 from tests.field.field_kit import until
 from tests.snippets import DOCS, ROOT, snippets
-from tests.support import run_command
+from tests.support import run_command, running_program
 
 PLANS = [one.text for one in snippets("yaml", "tutorial/first-plan")]
 WORDS_MAX = 2_500
@@ -25,7 +25,7 @@ def test_a_function_that_fails_is_told_once(tmp_path: Path) -> None:
     script = tmp_path / "example.py"
     script.write_text(example, encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     printed = "failed NameError NameError: name 'answer' is not defined (example.py, line 6)\n"
     assert (ran.returncode, ran.stdout.replace(f"{tmp_path}/", "")) == (0, printed)
@@ -35,10 +35,10 @@ def test_a_function_that_fails_is_told_once(tmp_path: Path) -> None:
 def test_a_host_that_waits_for_a_stop_ends_with_it(tmp_path: Path) -> None:
     """The program on the page about steering that waits for a stop ends when `supervisor stop` is typed beside it."""
     [example] = [one.text for one in snippets("python", "how-to/embed") if "stopping.wait" in one.text]
-    with subprocess.Popen([sys.executable, "-c", example], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
+    with running_program([sys.executable, "-c", example], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
         try:
             until(lambda: "draining" in run_command("stop", "--state-dir", ".sdd", cwd=tmp_path).out)
-            assert host.communicate(timeout=60)[0] == "no new work is accepted\n"
+            assert host.communicate(timeout=120)[0] == "no new work is accepted\n"
         finally:
             host.kill()
     assert host.returncode == 0
@@ -52,7 +52,7 @@ def test_the_first_plan_of_the_tutorial_completes(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import running_program
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -26,7 +28,7 @@ def test_the_embedding_example_runs_as_printed(backend: str, tmp_path: Path) -> 
     script = tmp_path / "example.py"
     script.write_text(example, encoding="utf-8")
     ran = subprocess.run(
-        [sys.executable, str(script), backend], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(script), backend], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
     )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines() == ["run the unit tests: done", "ended with 0 survivors"]
@@ -40,7 +42,7 @@ ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ
 def typed(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """Run a line of the README in *folder*."""
     return subprocess.run(
-        line, shell=True, cwd=folder, env=ENVIRONMENT, text=True, capture_output=True, timeout=60, check=False
+        line, shell=True, cwd=folder, env=ENVIRONMENT, text=True, capture_output=True, timeout=120, check=False
     )
 
 
@@ -71,7 +73,7 @@ def test_the_block_for_the_second_terminal_works_as_typed(tmp_path: Path) -> Non
     ]
     argv = ["supervisor", "run", "-v", "long.yaml"]  # the log says when both tool calls have started
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
-    with subprocess.Popen(argv, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=quiet, stderr=pipe) as run:
+    with running_program(argv, cwd=tmp_path, env=ENVIRONMENT, text=True, stdout=quiet, stderr=pipe) as run:
         try:
             assert run.stderr is not None
             calls = 0
@@ -82,7 +84,7 @@ def test_the_block_for_the_second_terminal_works_as_typed(tmp_path: Path) -> Non
             for line, words in zip(block.splitlines(), expected, strict=True):
                 one = typed(line, tmp_path)
                 assert (one.returncode, one.stderr, words in one.stdout) == (0, "", True), f"{line}: {one.stdout}"
-            run.communicate(timeout=60)
+            run.communicate(timeout=120)
         finally:
             run.kill()
     assert run.returncode == 1

@@ -21,6 +21,7 @@ import yaml
 from supervisor import AgentTurn, Plan, TaskConfig, open_supervisor
 from supervisor.cli.commands import supervisor as command_line
 from tests.snippets import Snippet, snippets
+from tests.support import running_program
 
 PRINTED = {
     ("tutorial/embedding", 0): ["run the unit tests: done", "ended with 0 survivors"],
@@ -68,10 +69,10 @@ def test_a_program_prints_what_its_page_says(
 def test_the_plan_of_the_tutorial_waits_for_the_second_terminal(tmp_path: Path) -> None:
     """The program that waits for a decision goes on when `supervisor approve` is typed beside it."""
     program = snippets("python", "tutorial/embedding")[2].text
-    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
+    with running_program([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as host:
         assert host.stdout is not None
         typed = host.stdout.readline().removeprefix("now type: supervisor ").split()
-        approved = subprocess.run([sys.executable, "-m", "supervisor", *typed], cwd=tmp_path, timeout=60, check=False)
+        approved = subprocess.run([sys.executable, "-m", "supervisor", *typed], cwd=tmp_path, timeout=120, check=False)
         assert approved.returncode == 0
         rest = host.stdout.read().splitlines()
     assert rest == ["{'deploy': 'completed', 'announce': 'aborted'}", "rejected by me: nothing to announce"]
@@ -80,7 +81,7 @@ def test_the_plan_of_the_tutorial_waits_for_the_second_terminal(tmp_path: Path) 
 def test_the_daemon_ends_with_sigterm(tmp_path: Path) -> None:
     """The daemon works on a job, and ends in order with exit status 0 at SIGTERM."""
     program = snippets("python", "how-to/web-app")[1].text
-    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as daemon:
+    with running_program([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout is not None
         assert daemon.stdout.readline() == "job completed\n"
         daemon.send_signal(signal.SIGTERM)

@@ -377,7 +377,7 @@ class AbortService:
         for one in request.plan.ending:
             session = self._registry.sessions.get(one.id)
             if session is not None and session.parent_id not in ids:
-                stop = request.stop(AbortReason.USER_INTERRUPT, request.plan.scope)
+                stop = request.stop(request.abort_reason, request.plan.scope)
                 self._registry.request_stop(one.id, stop, cause=causes[one.edge], within_s=request.within_s)
 
     def _terminate_call(self, node: PlannedNode, request: _RunningAbort, cause: Cause) -> _AbortedNode:
@@ -434,7 +434,9 @@ class AbortService:
         text = f"The tool call {call.call_id} was aborted ({request.reason}). Go on without its result."
         grace_s = None if ends_at is None else max(0.0, ends_at - self._registry.system.timers.now())
         message_id = f"abort of {ended.node.id}"
-        message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, grace_s=grace_s)
+        message = UrgentMessage(
+            message_id=message_id, sender="supervisor", text=text, grace_s=grace_s, blamed=request.abort_reason
+        )
         self._registry.send(ended.session.session_id, message, cause=because)
 
     # ------------------------------------------------------------------ receipt

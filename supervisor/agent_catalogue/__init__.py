@@ -13,7 +13,7 @@ from supervisor.agent_catalogue.catalogue import (
     known_agent,
 )
 from supervisor.agent_catalogue.data import BadData, read_data
-from supervisor.agent_catalogue.line_rules import LineMapping
+from supervisor.agent_catalogue.line_rules import LineMapping, is_one_shot
 from supervisor.agent_catalogue.quirks import NO_QUIRKS, Quirks
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "UnknownAgent",
     "agent_called",
     "catalogue",
+    "is_one_shot",
     "known_agent",
     "read_data",
 ]

@@ -161,6 +161,12 @@ Rule = Annotated[
 ]
 
 
+def is_one_shot(adapter: str, mapping: LineMapping | None) -> bool:
+    """Return whether each prompt is a new run of a program that remembers nothing of the prompt before: of the adapter
+    ``command``, or of a program that prints lines of JSON and cannot resume a conversation."""
+    return adapter == "command" or (mapping is not None and not mapping.resume_arguments)
+
+
 class LineMapping(Data):
     """Line mapping of a program: the arguments of its command line, and the meaning of its output lines.
 

@@ -20,6 +20,7 @@ from actors.restart import add_restart
 from supervisor.agents.protocols.codec_base import LineBuffer
 from supervisor.ports import InvalidLaunch, Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
+from supervisor.ports.json_text import decodable
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase
@@ -238,10 +239,12 @@ class McpResource:
 
     def _on_line(self, line: str) -> None:
         try:
-            message = msgspec.json.decode(line)
+            message = msgspec.json.decode(decodable(line))
         except (msgspec.DecodeError, RecursionError):
             return
-        asked = self._asked.get(message.get("id", 0)) if isinstance(message, dict) and "method" not in message else None
+        if not isinstance(message, dict) or "method" in message or type(message.get("id")) is not int:
+            return
+        asked = self._asked.get(message["id"])
         if asked is not None:
             error = message.get("error")
             words = error.get("message") if isinstance(error, dict) else None

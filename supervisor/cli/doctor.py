@@ -1,8 +1,8 @@
 """``supervisor doctor``: the process guarantees that this machine can give, and how to get the missing ones.
 
 JSON: ``abilities`` is a list of ``{name, there, used_for, fix}``; ``guarantees`` one of ``{dies, given, missing}`` with
-``given`` one of ``at once``, ``at the next start``, ``mostly at the next start``, ``not``; ``import_name`` is a
-sentence about another package with the import name ``supervisor``, or ``""``.
+``given`` one of ``at once``, ``mostly at once``, ``at the next start``, ``mostly at the next start``, ``not``;
+``import_name`` is a sentence about another package with the import name ``supervisor``, or ``""``.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from supervisor.cli.rendering import (
     tree_text,
 )
 from supervisor.control.error_messages import BadInput
-from supervisor.diagnostics.state_times import PROVIDER_BREAKER, StateTimes, needs_times
+from supervisor.diagnostics.state_times import PROVIDER_BREAKER, STALLED, StateTimes, needs_times
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
 from supervisor.journal.history import History
@@ -111,7 +111,10 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
 
 def _state_times(reader: JournalReader, rows: Iterable[EntityRow]) -> StateTimes:
     """Return the times of the entities that wait for a time, and of the failing providers of the last plan run."""
-    times = StateTimes()
+    times, rows = StateTimes(), list(rows)
+    if any(row.kind == Kind.SESSION and not row.ended for row in rows):
+        for event in reader.events_named(STALLED):
+            times.take(event)
     for row in rows:
         if needs_times(row):
             for event in reader.events(row.id):

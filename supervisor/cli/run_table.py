@@ -198,6 +198,7 @@ class RunTable:
             is_named = is_checked or run_data.get("attempts", 0) > 1
             parts = [notes.task_status.step(task) if task is not None and is_named else ""]
             if not is_checked:
+                step = step or (notes.time_out(row) if visual is VisualState.STALLED else "")
                 parts += [step, reason] if step else [", ".join(calls) or self.last_lines.get(row.id, "")]
         cools = row.state == Session.COOLING_DOWN.value
         word, style = row.state, "yellow" if cools else "cyan"

@@ -5,7 +5,8 @@ The permissions apply to every request through the socket, from the command line
 Every caller may read, and an operator may do everything. The agent of a session may send messages and abort within its
 session and the sessions below it, and split its own task if the plan says ``may_split``; any other operation is allowed
 only if the agent's entry in the plan lists it under ``operates``. No agent answers a permission request of its own
-session. A caller that cannot be identified may only read: an agent could otherwise use a program that ends at once.
+session. A caller that cannot be identified may only read: an agent could otherwise use a program that ends at once, or
+kill the processes by which its own programs are recognised.
 
 The decision is pure; :class:`CallerReach` holds the facts that it needs.
 """
@@ -50,10 +51,8 @@ def refusal(access: Access, asked: Request, caller: Caller, reach: CallerReach, 
     if asked.only_reads:
         return ""
     if caller.origin is Origin.UNIDENTIFIED:
-        return (
-            f"{asked.title} is refused: the caller cannot be identified, since process {caller.pid} has ended. A "
-            "program must run until it is answered; ask again"
-        )
+        why = f"process {caller.pid} has ended. A program must run until it is answered; ask again"
+        return f"{asked.title} is refused: the caller cannot be identified, since {caller.why or why}"
     why = access.never(asked, caller, reach, plan_of)
     if not why and access.right not in reach.operates and (beyond := access.within(asked, caller, reach, plan_of)):
         why = f"{beyond}; operates: [{access.right}] in its agent's entry of the plan would allow it"

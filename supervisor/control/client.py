@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import errno
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, socket_address, unreadable_error
+from supervisor.ports import UnidentifiedProcess
 from supervisor.runtime.outages import Outage, Shortage
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ QUIET_MAX_S: Final = 60.0
 
 PING_S: Final = 2.5
 """Seconds that a supervisor has for its reply to a ping."""
+
+UNIDENTIFIED_SHOWN: Final = 10
+"""Largest number of processes of unknown origin that a command names."""
 
 
 _PING: Final = {"do": "ping"}
@@ -116,7 +121,8 @@ async def _next_line(lines: BufferedByteReceiveStream) -> bytes:
 
 
 async def ping(path: Path) -> dict[str, Any]:
-    """Return the supervisor's reply to a ping: its pid, and the outage or shortage that it waits for.
+    """Return the supervisor's reply to a ping: its pid, the outage or shortage that it waits for, and the processes of
+    unknown origin.
 
     Raises:
         NoReply: no reply came within ``PING_S`` seconds.
@@ -138,7 +144,7 @@ async def answers_to(path: Path, asked: Request) -> list[dict[str, Any]]:
 
 def problems_of(path: Path) -> list[str]:
     """Return a sentence for each outage or shortage that the supervisor waits for now, such as a disk or descriptors,
-    or for the reason why the supervisor cannot be asked."""
+    one for the processes of unknown origin, or one for the reason why the supervisor cannot be asked."""
     try:
         answer = anyio.run(ping, path)
     except (NotRunning, StateDirError, BadInput):
@@ -146,7 +152,22 @@ def problems_of(path: Path) -> list[str]:
     except ControlError as error:
         return [str(error)]
     found = (msgspec.convert(answer["outage"], Outage | None), msgspec.convert(answer["shortage"], Shortage | None))
-    return [one.words for one in found if one is not None]
+    strangers = msgspec.convert(answer["unidentified"], tuple[UnidentifiedProcess, ...])
+    return [*(one.words for one in found if one is not None), *unidentified_words(strangers)]
+
+
+def unidentified_words(found: Sequence[UnidentifiedProcess]) -> list[str]:
+    """Return the sentence that lists processes of unknown origin; no sentence if there is none."""
+    if not found:
+        return []
+    sessions = ", ".join(sorted({session for one in found for session in one.sessions if session})) or "an agent"
+    named = ", ".join(f"{one.pid} ({one.name})" for one in found[:UNIDENTIFIED_SHOWN])
+    more = f" and {len(found) - UNIDENTIFIED_SHOWN} more" if len(found) > UNIDENTIFIED_SHOWN else ""
+    at = datetime.fromtimestamp(min(one.since for one in found)).astimezone().strftime("%H:%M:%S")
+    return [
+        f"at {at} the shim of {sessions} and the fork server were killed; these processes may have escaped, so they "
+        f"may only read: {named}{more}. Start those again that are yours, and kill the others"
+    ]
 
 
 async def _connect(path: Path) -> ByteStream:

@@ -142,8 +142,13 @@ def error_reply(raised: Exception) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------- handlers
 async def ping(sup: Supervisor, asked: Ping) -> Replies:
-    """Return the pid of the supervisor, and the outage or shortage that it waits for."""
-    yield {"pid": os.getpid(), "outage": sup.outage, "shortage": sup.shortage}
+    """Return the pid of the supervisor, the outage or shortage that it waits for, and processes of unknown origin."""
+    yield {
+        "pid": os.getpid(),
+        "outage": sup.outage,
+        "shortage": sup.shortage,
+        "unidentified": sup.unidentified,
+    }
 
 
 async def inspect(sup: Supervisor, asked: Inspect) -> Replies:

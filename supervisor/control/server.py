@@ -31,6 +31,7 @@ from supervisor.control.operations import OPERATIONS, Lines, admit, error_reply,
 from supervisor.control.requests import BadRequest, Request
 from supervisor.journal.statedir import socket_address
 from supervisor.ports import Caller, Origin
+from supervisor.ports.json_text import decodable
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes.descriptors import Reserve, clients_max
@@ -86,7 +87,7 @@ class _Client:
         except (anyio.IncompleteRead, anyio.BrokenResourceError, anyio.ClosedResourceError, TimeoutError):
             raise Disconnected from None
         try:
-            data = msgspec.json.decode(line)
+            data = msgspec.json.decode(decodable(line.decode(errors="replace")))
         except RecursionError:
             raise BadRequest("the request is nested too deeply") from None
         except msgspec.DecodeError as error:

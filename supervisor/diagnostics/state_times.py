@@ -1,5 +1,6 @@
 """Times that an entity's row does not hold, computed from records: when the entity entered its state, until when a
-permission request waits, and when the agents of a failing provider are launched again. Pure.
+permission request waits, when a stalled agent is ended, and when the agents of a failing provider are launched again.
+Pure.
 
 ``EntityRow.changed_at`` is the time of the last record, which can be later than the entry into the state: a session
 that cools down receives requests.
@@ -19,6 +20,9 @@ from supervisor.ports import EntityRow
 
 PROVIDER_BREAKER: Final = "ProviderBreaker"
 """Name of the fact about a transition of a provider's breaker."""
+
+STALLED: Final = "Stalled"
+"""Name of the fact about a step of the liveness policy."""
 
 _TIMED: Final = {
     Kind.SESSION.value: {Session.COOLING_DOWN.value, Session.SPAWNING.value, Session.INTERRUPTING.value},
@@ -47,16 +51,21 @@ class StateTimes:
         self._entered: dict[str, float] = {}
         self._due: dict[str, float] = {}
         self._providers: dict[str, FailingProvider] = {}
+        self._ends: dict[str, float] = {}
+        self._zero: float | None = None
+        """Unix time at which the journal's clock was 0, by the record processed last."""
 
     def take(self, event: LifecycleEvent) -> None:
-        fact = event.metadata
+        fact, self._zero = event.metadata, event.timestamp - event.monotonic_s
         if event.outcome in ("transition", "born") and event.from_status != event.to_status:
             self._entered[event.entity_id] = event.timestamp
         if event.event == "PermissionRequested" and fact.get("asked"):
             self._due[f"{event.entity_id}:p{fact.get('number')}"] = event.timestamp + float(fact.get("within_s") or 0)
+        elif event.event == STALLED:
+            self._ends[event.entity_id] = event.timestamp + float(fact.get("ends_in_s") or 0)
         elif event.event == PROVIDER_BREAKER:
             # The time is one of the journal's clock, which is no Unix time.
-            until = event.timestamp + float(fact.get("free_at_s") or 0) - event.monotonic_s
+            until = self._zero + float(fact.get("free_at_s") or 0)
             key = str(fact.get("provider"))
             self._providers.pop(key, None)
             if fact.get("circuit") == Circuit.OPEN.value:
@@ -70,6 +79,14 @@ class StateTimes:
     def due(self, permission_id: str) -> float | None:
         """Return the Unix time at which a permission request is denied unless somebody answers, if that is known."""
         return self._due.get(permission_id)
+
+    def ends(self, session_id: str) -> float | None:
+        """Return the Unix time at which the session of a stalled agent is aborted, unless the agent shows progress."""
+        return self._ends.get(session_id)
+
+    def unix(self, due_s: float | None) -> float | None:
+        """Return the Unix time of *due_s*, a time of the journal's clock; ``None`` if no record was processed."""
+        return None if due_s is None or self._zero is None else self._zero + due_s
 
     @property
     def failing_providers(self) -> tuple[FailingProvider, ...]:

@@ -17,7 +17,7 @@ from supervisor.diagnostics.task_status import TaskStatus, data_of
 from supervisor.diagnostics.visual_state import AgentStateThresholds, VisualState, visual_state
 from supervisor.lifecycles.session import Session, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import SESSION_ENDS, Task
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import AbortReason, Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
@@ -140,6 +140,7 @@ class Notes:
 
     def __init__(self, rows: Sequence[EntityRow], times: StateTimes, options: str = "") -> None:
         self._times, self._options = times, options
+        self._turns = {row.parent_id: data_of(row) for row in rows if row.kind == Kind.TURN and not row.ended}
         self.task_status = TaskStatus(rows, times, options)
 
     def of(self, row: EntityRow, data: Mapping[str, Any]) -> str:
@@ -167,6 +168,9 @@ class Notes:
         if row.ended:
             return ""
         limits, since = limits_of(data), self._times.entered(row)
+        ends = self._times.ends(row.id) if is_woken(data) else None
+        if ends is not None and row.state in (Session.RUNNING.value, Session.INTERRUPTING.value):
+            return f"silent, aborted at {time_of_day(ends)} unless it shows progress"
         match row.state:
             case Session.INITIALIZING.value:
                 return f"prepares its workspace since {time_of_day(since)}" if data.get("current") else ""
@@ -181,12 +185,25 @@ class Notes:
                 return "is ending"
         return ""
 
+    def time_out(self, session: EntityRow) -> str:
+        """Return a text about the time-out of the turn of a silent agent; ``""`` if another text says until when the
+        agent has."""
+        due = self._times.unix(self._turns.get(session.id, {}).get("due_s"))
+        if due is None or self.of_session(session, data_of(session)):
+            return ""
+        return f"silent, its turn times out at {time_of_day(due)}"
+
     def permission(self, turn: EntityRow, request: Mapping[str, Any]) -> str:
         """Return a text about a permission request: until when it waits, and the command that answers it."""
         one = _permission_id(turn, request)
         due = self._times.due(one)
         until = "" if due is None else f" until {time_of_day(due)}"
         return f"waits for a human{until}: supervisor answer {one} allow{self._options}"
+
+
+def is_woken(session: Mapping[str, Any]) -> bool:
+    """Return whether the liveness policy has sent the agent of a session a message that no turn has answered yet."""
+    return any(one.get("blamed") == AbortReason.TIMEOUT for one in session.get("inbox") or ())
 
 
 def session_outcome(session: Mapping[str, Any]) -> tuple[str, str]:
@@ -230,20 +247,25 @@ def ps(
     ordered = newest_run_first(rows)
     notes = Notes(ordered, times or StateTimes(), options)
     visual_states = VisualStates(ordered, now, active_at or {})
+
+    def note(row: EntityRow, data: Mapping[str, Any], visual: VisualState | None) -> str:
+        is_silent = visual is VisualState.STALLED and row.kind == Kind.SESSION
+        return ", ".join(filter(None, (notes.of(row, data), notes.time_out(row) if is_silent else "")))
+
     return tuple(
         EntityLine(
             id=row.id,
             kind=row.kind,
             state=row.state,
-            visual=visual.value if (visual := visual_states.of(row)) else None,
+            visual=visual.value if visual else None,
             age_s=max(0.0, (row.changed_at if row.ended else now) - row.born_at),
             parent=row.parent_id,
             ended=row.ended,
             pid=data.get("pid"),
-            note=notes.of(row, data),
+            note=note(row, data, visual),
         )
         for row in ordered
-        for data in [data_of(row)]
+        for data, visual in [(data_of(row), visual_states.of(row))]
     )
 
 
@@ -285,6 +307,7 @@ class VisualStates:
         self._limits: dict[str, SessionLimits] = {}
         self._status: dict[str, str] = {}
         self._merging: set[str] = set()
+        self._woken: set[str] = set()
         self._agents: dict[str, EntityRow] = {}
         for row in rows:
             self._add(row, data_of(row))
@@ -295,6 +318,8 @@ class VisualStates:
         match row.kind:
             case Kind.SESSION:
                 self._limits[row.id] = limits_of(data)
+                if is_woken(data):
+                    self._woken.add(row.id)
             case Kind.AGENT:
                 self._agents[session] = row
             case Kind.TASK if row.state == Task.DONE.value:
@@ -334,5 +359,6 @@ class VisualStates:
             last_heartbeat_at=last_active_at,
             pid=pid,
             status=status,
+            woken=session in self._woken,
             thresholds=thresholds,
         )

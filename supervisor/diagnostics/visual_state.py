@@ -58,11 +58,13 @@ def visual_state(
     last_heartbeat_at: float | None,
     pid: int | None,
     status: str = "",
+    woken: bool = False,
     thresholds: AgentStateThresholds = AgentStateThresholds(),  # noqa: B008 - a frozen value
 ) -> VisualState:
     """Classify an agent by the state of its machine and the facts around it; times are seconds of one clock.
 
-    An empty *status* adds nothing to the state: an in-process agent, which has no pid, has no status.
+    An empty *status* adds nothing to the state: an in-process agent, which has no pid, has no status. *woken*: the
+    liveness policy has sent the agent a message that no turn has answered yet.
     """
     status = status.casefold()
     if agent_state == "dead" or (agent_state in _CLASSIFIED and _has_ended(status, pid)):
@@ -72,7 +74,8 @@ def visual_state(
         case "starting" if status in _ACTIVE:
             return VisualState.DEAD if now - spawned_at >= thresholds.spawn_timeout_s else VisualState.SPAWNING
         case "working" if status in _ACTIVE:
-            return VisualState.STALLED if silent_s >= thresholds.stall_threshold_s else VisualState.RUNNING
+            is_stalled = woken or silent_s >= thresholds.stall_threshold_s
+            return VisualState.STALLED if is_stalled else VisualState.RUNNING
         case "working" if status in _MERGING:
             return VisualState.STALLED if silent_s >= thresholds.merging_stall_s else VisualState.MERGING
         case "idle" if status in _WAITING or not status:

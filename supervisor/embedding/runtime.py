@@ -266,6 +266,8 @@ async def _start_services(supervisor: SupervisorCore, parts: Dependencies) -> No
         await services.add("cleanup", supervisor.cleanup.run)
     if supervisor.plugins.loaded:
         await services.add("plug-ins", supervisor.plugins.watch)
+    if parts.watch_processes is not None:
+        await services.add("processes", parts.watch_processes)
     if parts.upkeep is not None:
         await services.add("compaction", partial(compact_periodically, supervisor))
     if parts.state_dir:

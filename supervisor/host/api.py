@@ -25,7 +25,7 @@ from supervisor.policies.argument_checks import check_items, check_text, check_t
 from supervisor.policies.budgets import Budget, BudgetScope
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
-from supervisor.ports import Compacted, JournalError, Launch, McpServer, Retention
+from supervisor.ports import Compacted, JournalError, Launch, McpServer, Retention, UnidentifiedProcess
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import AgentFunction
 from supervisor.runtime.outages import Outage, Shortage
@@ -322,6 +322,12 @@ class Supervisor:
         """The resource, such as file descriptors, whose shortage prevents the start of programs now; ``None`` if there
         is none."""
         return self.core.shortage
+
+    @property
+    def unidentified(self) -> tuple[UnidentifiedProcess, ...]:
+        """The running processes of unknown origin: they may have escaped from an agent that has killed its shim and the
+        fork server, or be the user's. They may only read, and are never killed."""
+        return self.core.unidentified()
 
     async def degraded(self) -> Outage:
         """Wait until the journal cannot be written, and return the outage; return at once while it cannot."""

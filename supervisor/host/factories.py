@@ -229,6 +229,8 @@ def real_parts(
         transcript_of=lambda session_id: NoTranscript(),
         workdir=str(workdir),
         caller_at=host.caller_at,
+        unidentified=host.unidentified,
+        watch_processes=host.watch,
     )
     if state_dir is None:
         return parts

@@ -8,6 +8,7 @@ starts it again, after a delay, with a new loop:
     :services                 at most ``INTENSITY`` restarts, of all services together
       :services/cleanup       permanent: a loop that returns is started again, too
       :services/plug-ins      permanent
+      :services/processes     permanent
       :services/compaction    permanent
       :services/journal       transient: the loop returns when the journal is lost
       :services/control       transient: the loop returns when the supervisor closes

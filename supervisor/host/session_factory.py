@@ -131,7 +131,9 @@ class SessionFactory:
                 session_id,
                 parent_id=parent,
                 state=Session.INITIALIZING,
-                data=SessionData(id=session_id, agent=profile.name, limits=settings.limits.value()),
+                data=SessionData(
+                    id=session_id, agent=profile.name, limits=settings.limits.value(), one_shot=profile.one_shot
+                ),
                 cause=cause,
                 home=above.root_id if above is not None else None,
                 contained=above is not None and mode is CancelMode.WAIT_COMPLETED,

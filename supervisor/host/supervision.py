@@ -103,6 +103,7 @@ class SupervisorCore:
         self._system = system
         self.processes = parts.processes
         self._caller_at = parts.caller_at
+        self.unidentified = parts.unidentified
         self.upkeep = parts.upkeep
         self.workdir = parts.workdir
         self.state_dir = parts.state_dir

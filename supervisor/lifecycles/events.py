@@ -6,8 +6,19 @@ nothing else.
 
 from __future__ import annotations
 
+from typing import Final
+
 from actors.machine import Event
-from supervisor.lifecycles.types import PROVIDER_TROUBLE, DeliveryPoint, Exit, Survivors, ToolOutcome, Verdict
+from supervisor.lifecycles.types import (
+    PROVIDER_TROUBLE,
+    AbortReason,
+    DeliveryPoint,
+    Exit,
+    Survivors,
+    ToolOutcome,
+    TransitionReason,
+    Verdict,
+)
 
 
 # ---------------------------------------------------------------------------------------------------- session (003)
@@ -88,7 +99,8 @@ class SessionStable(Event, frozen=True, kw_only=True):
 class UrgentMessage(Event, frozen=True, kw_only=True):
     """Event: a message came that may not wait for the next prompt; *point* is the point at which it interrupts.
     *steer*: the agent can be sent the message within the running turn, and is interrupted only if it does not take the
-    message up. *grace_s*: seconds that an interrupted agent has to stop; ``None``: those of the session's limits."""
+    message up. *grace_s*: seconds that an interrupted agent has to stop; ``None``: those of the session's limits.
+    *blamed* is the abort reason of a turn that is interrupted for the message."""
 
     spelled = "UrgentMessage"
     message_id: str
@@ -97,6 +109,7 @@ class UrgentMessage(Event, frozen=True, kw_only=True):
     point: DeliveryPoint = DeliveryPoint.NOW
     steer: bool = False
     grace_s: float | None = None
+    blamed: AbortReason = AbortReason.USER_INTERRUPT
 
 
 class MessageTakenUp(Event, frozen=True, kw_only=True):
@@ -216,7 +229,7 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 class ToolCompleted(Event, frozen=True, kw_only=True):
     """Event: a tool call has its one result. ``over``: the call's work has ended already, so that nothing is left to
-    cancel."""
+    cancel. ``abort_reason``: ``bash_error`` for a command of a shell that failed."""
 
     spelled = "tool_completed"
     call_id: str
@@ -224,6 +237,18 @@ class ToolCompleted(Event, frozen=True, kw_only=True):
     reason: str = ""
     abort_id: str | None = None
     over: bool = False
+    abort_reason: AbortReason | None = None
+
+    @property
+    def transition_reason(self) -> TransitionReason | None:
+        """Return ``completed`` or ``aborted``; ``None`` for a call that failed, or whose result is unknown."""
+        return _TOOL_REASONS.get(self.outcome)
+
+
+_TOOL_REASONS: Final = {
+    ToolOutcome.COMPLETED: TransitionReason.COMPLETED,
+    ToolOutcome.ABORTED: TransitionReason.ABORTED,
+}
 
 
 class CompactNeeded(Event, frozen=True, kw_only=True):
@@ -231,7 +256,19 @@ class CompactNeeded(Event, frozen=True, kw_only=True):
 
 
 class CompactionCompleted(Event, frozen=True, kw_only=True):
+    """Event: the agent reported that its context is compacted."""
+
     spelled = "compaction_completed"
+
+
+class CompactionFailed(Event, frozen=True, kw_only=True):
+    """Event: the agent could not compact its context, and works on without that."""
+
+    spelled = "compaction_failed"
+
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.COMPACTION_FAILED
 
 
 class VerifyRequested(Event, frozen=True, kw_only=True):
@@ -243,6 +280,10 @@ class VerifyRequested(Event, frozen=True, kw_only=True):
 
 class TaskCompleted(Event, frozen=True, kw_only=True):
     spelled = "task_completed"
+
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.COMPLETED
 
 
 class TaskFailed(Event, frozen=True, kw_only=True):
@@ -304,6 +345,10 @@ class PermissionAnswered(Event, frozen=True, kw_only=True):
     by: str = ""
     why: str = ""
     always: bool = False
+
+    @property
+    def transition_reason(self) -> TransitionReason | None:
+        return TransitionReason.PERMISSION_DENIED if self.decision == "deny" else None
 
 
 class AgentReaped(Event, frozen=True, kw_only=True):

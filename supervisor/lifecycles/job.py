@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
+from supervisor.lifecycles.types import TransitionReason
 
 
 class Job(Enum):
@@ -31,6 +32,7 @@ class Job(Enum):
 class JobData(msgspec.Struct, frozen=True, kw_only=True):
     """Data of a job; ``max_retries`` is the run's ``max_attempts`` minus 1, times are monotonic seconds.
 
+    ``losses`` counts the workers that were lost while they had the job, without those that ended with their supervisor.
     ``started_at`` is the first start, ``attempt_started_at`` the latest. ``run`` is the id of the job's task run,
     ``task`` the task that the run executes, ``workstream_id`` the workstream of the task; the failure of a ``critical``
     job fails the workstream.
@@ -43,6 +45,7 @@ class JobData(msgspec.Struct, frozen=True, kw_only=True):
     workstream_id: str = ""
     critical: bool = False
     retry_count: int = 0
+    losses: int = 0
     worker_id: str | None = None
     token: int = 0
     created_at: float | None = None
@@ -89,10 +92,12 @@ class ExecutionFailed(Event, frozen=True, kw_only=True):
 
 
 class WorkerLost(Event, frozen=True, kw_only=True):
-    """Event: the worker is gone; the loss does not count as a failure of the job."""
+    """Event: the worker is gone; the loss does not count as a failure of the job. *silent*: the worker sent no
+    heartbeats; such losses are counted, since they may come again and again."""
 
     spelled = "worker_lost"
     error: str = "worker lost"
+    silent: bool = False
 
 
 class UserCancelled(Event, frozen=True, kw_only=True):
@@ -113,6 +118,10 @@ class ValidationPassed(Event, frozen=True, kw_only=True):
 
     spelled = "validation_passed"
     failed_rules: tuple[str, ...] = ()
+
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.COMPLETED
 
 
 class ValidationFailed(Event, frozen=True, kw_only=True):
@@ -175,6 +184,10 @@ def keep_error(data: JobData, event: ExecutionFailed | WorkerLost) -> Out:
     return replace(data, last_error=event.error), ()
 
 
+def count_loss(data: JobData, event: WorkerLost) -> Out:
+    return replace(data, losses=data.losses + event.silent), ()
+
+
 def keep_findings(data: JobData, event: ValidationFailed) -> Out:
     return replace(data, last_error=f"validation failed: {', '.join(event.failed_rules)}"), ()
 
@@ -220,7 +233,7 @@ JOB: Machine[Job, JobData] = Machine(
         rule(RetryDelayElapsed, J.RETRYING, J.QUEUED),
         rule(ValidationPassed, J.VALIDATING, J.COMPLETED, when=all_rules_pass, do=[note_completion]),
         rule(ValidationFailed, J.VALIDATING, J.FAILED, when=some_rule_fails, do=[keep_findings]),
-        rule(WorkerLost, J.RUNNING, J.RETRYING, do=[keep_error, release_worker], extension=LOST),
+        rule(WorkerLost, J.RUNNING, J.RETRYING, do=[keep_error, count_loss, release_worker], extension=LOST),
         rule(UserCancelled, [J.PENDING, J.QUEUED, J.RETRYING, J.VALIDATING], J.CANCELLED, extension=CANCEL),
     ],
 )

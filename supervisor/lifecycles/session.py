@@ -54,7 +54,7 @@ from supervisor.lifecycles.events import (
     UrgentMessage,
     WorktreeReady,
 )
-from supervisor.lifecycles.types import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
+from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
 
 
 class Session(Enum):
@@ -100,7 +100,8 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt whose requester waits for the result. With *once*, the requester, not the session, decides about another
-    attempt. *reason* tells why the prompt is sent again; ``""`` the first time."""
+    attempt. *reason* tells why the prompt is sent again; ``""`` the first time. *goes_on*: the last turn of the request
+    has answered a message, which is no word on the request, so that the agent is asked to go on (rule 49)."""
 
     id: str
     prompt: str
@@ -108,6 +109,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     once: bool = False
     timeout_s: float | None = None
     hard_cap_s: float | None = None
+    goes_on: bool = False
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,6 +120,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     urgent: bool
     point: DeliveryPoint = DeliveryPoint.NOW
+    blamed: AbortReason = AbortReason.USER_INTERRUPT
+    """Abort reason of a turn that is interrupted for the message."""
     steer: bool = False
     """Whether the agent can be sent the message within the running turn."""
     told: bool = False
@@ -138,7 +142,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Data of a session.
 
-    The first ``offered`` messages of ``inbox`` are in the current prompt, or were taken up since. ``spent``: the turn
+    ``one_shot``: each prompt is a new run of the agent's program, which remembers nothing, so that the agent is never
+    asked to go on. The first ``offered`` messages of ``inbox`` are in the current prompt, or were taken up since.
+    ``spent``: the turn
     of a request that is tried once, or whose error is permanent, has failed, and no request has come since.
     ``cooled``: the backoff after such a failure is over, too. ``due_s`` is the time at which the next turn times out
     (the journal's seconds) if that turn repeats a request whose turn ended with its supervisor, and ``most_s`` the time
@@ -148,6 +154,7 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     agent: str
     limits: SessionLimits = SessionLimits()
+    one_shot: bool = False
     incarnation: int = 0
     concluded: int = 0
     session_seq: int = 1
@@ -395,7 +402,7 @@ def send_prompt(data: SessionData, event: SessionStarted) -> Answered:
 
 def raise_latched(data: SessionData, event: Event) -> Answered:
     last = [message for message in data.inbox if message.interrupts][-1]
-    again = UrgentMessage(message_id=last.id, sender=last.sender, text=last.text)
+    again = UrgentMessage(message_id=last.id, sender=last.sender, text=last.text, blamed=last.blamed)
     return _change(data, urgent_latched=False), (SendEvent(to=data.id, event=again),)
 
 
@@ -409,6 +416,7 @@ def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> A
         text=event.text,
         urgent=urgent,
         point=event.point if isinstance(event, UrgentMessage) else DeliveryPoint.NOW,
+        blamed=event.blamed if isinstance(event, UrgentMessage) else AbortReason.USER_INTERRUPT,
         steer=isinstance(event, UrgentMessage) and event.steer,
     )
     if all(one.id != message.id for one in data.inbox):
@@ -457,7 +465,7 @@ def note_taken_up(data: SessionData, event: MessageTakenUp) -> Answered:
 
 
 def interrupt_not_taken_up(data: SessionData, event: SteerElapsed) -> Answered:
-    return _interrupt_for(data, next(one.sender for one in data.inbox if one.id == event.message_id))
+    return _interrupt_for(data, next(one for one in data.inbox if one.id == event.message_id))
 
 
 def ask_for_boundary(data: SessionData, event: UrgentMessage) -> Answered:
@@ -465,15 +473,15 @@ def ask_for_boundary(data: SessionData, event: UrgentMessage) -> Answered:
 
 
 def interrupt(data: SessionData, event: UrgentMessage) -> Answered:
-    return _interrupt_for(data, event.sender, event.grace_s)
+    return _interrupt_for(data, event, event.grace_s)
 
 
 def interrupt_at_boundary(data: SessionData, event: BoundaryReached) -> Answered:
-    return _interrupt_for(data, _not_sent(data)[-1].sender)
+    return _interrupt_for(data, _not_sent(data)[-1])
 
 
-def _interrupt_for(data: SessionData, sender: str, grace_s: float | None = None) -> Answered:
-    cancel = CancelSession(reason=f"urgent message from {sender}", abort_reason=AbortReason.USER_INTERRUPT)
+def _interrupt_for(data: SessionData, message: Message | UrgentMessage, grace_s: float | None = None) -> Answered:
+    cancel = CancelSession(reason=f"urgent message from {message.sender}", abort_reason=message.blamed)
     grace = GraceExceeded(incarnation=data.incarnation)
     delay_s = data.limits.grace_s if grace_s is None else min(grace_s, data.limits.grace_s)
     return data, (cancel, StartTimer(name="grace", delay_s=delay_s, event=grace))
@@ -485,16 +493,33 @@ def conclude(data: SessionData, event: Event) -> Answered:
 
 def keep_what_was_done(data: SessionData, event: SessionExited) -> Answered:
     """Keep the result of a turn that succeeded while it was being interrupted: the next prompt contains only the
-    messages that came since."""
+    messages that came since. If the agent may have ended the turn for the interruption only, the next prompt asks it to
+    go on."""
     if event.verdict.exit is not Exit.SUCCESS:
         return data, ()
-    done = msgspec.structs.replace(data.current, prompt="", reason="") if data.current is not None else None
+    done = data.current
+    if done is not None:
+        goes_on = _goes_on(data, done, _not_sent(data))
+        prompt, reason = (done.prompt, done.reason) if goes_on else ("", "")
+        done = msgspec.structs.replace(done, prompt=prompt, reason=reason, goes_on=goes_on)
     return _change(data, current=done, inbox=data.inbox[data.offered :], offered=0), ()
 
 
 def count_success(data: SessionData, event: SessionExited) -> Answered:
-    changed = _change(data, consecutive_errors=0, inbox=data.inbox[data.offered :], offered=0, last_error="")
-    return changed, ()
+    current = data.current
+    if current is not None:
+        goes_on = _goes_on(data, current, data.inbox[: data.offered])
+        current = msgspec.structs.replace(current, goes_on=goes_on)
+    inbox = data.inbox[data.offered :]
+    return _change(data, consecutive_errors=0, current=current, inbox=inbox, offered=0, last_error=""), ()
+
+
+def _goes_on(data: SessionData, current: Request, messages: Sequence[Message]) -> bool:
+    """Return whether the agent is asked to go on with the request after a turn that answered *messages*: with a task's
+    request after any message, with another after the runtime's own messages, of which its requester does not know."""
+    if data.one_shot or not current.prompt:
+        return False
+    return any(current.once or message.blamed in OWN_ABORTS for message in messages)
 
 
 def count_failure(data: SessionData, event: SessionExited) -> Answered:
@@ -588,10 +613,13 @@ def hurry(data: SessionData, event: OperatorStop) -> Answered:
 
 
 def settle_request(data: SessionData, event: TurnReaped) -> Answered:
-    """Reply to the request whose turn was cleaned up, and begin the next request. A message that waited for the end of
-    this turn comes first, in a turn of its own: the reply to the request is sent after that turn."""
+    """Reply to the request whose turn was cleaned up, and begin the next request. If the turn answered a message, the
+    agent is asked to go on first. A message that waited for the end of this turn comes before the reply, too, in a turn
+    of its own."""
     if data.current is None or event.turn_id != data.turn_id:
         return data, ()
+    if event.completed and data.current.goes_on:
+        return _go_on(data, data.current, event)
     if event.completed and _owed_turn(data) is not None:
         return _go_on(data, msgspec.structs.replace(data.current, prompt="", reason=""), event)
     outcome = "completed" if event.completed else "failed"
@@ -634,10 +662,11 @@ def _go_on(data: SessionData, request: Request, event: Event) -> Answered:
 
 def settle_success(data: SessionData, event: TurnReaped) -> Answered:
     """Reply to the request if its turn succeeded although the turn was to be stopped; other requests are replied to at
-    the session's end."""
-    if data.current is None or event.turn_id != data.turn_id or not event.completed:
+    the session's end, and so is a request of which the turn has only answered a message."""
+    current = data.current
+    if current is None or current.goes_on or event.turn_id != data.turn_id or not event.completed:
         return data, ()
-    answer = ReplyToRequest(request_id=data.current.id, outcome="completed", how=event.how)
+    answer = ReplyToRequest(request_id=current.id, outcome="completed", how=event.how)
     return _change(data, current=None), (answer,)
 
 

@@ -126,6 +126,10 @@ class Completed(TaskEvent, frozen=True, kw_only=True):
     summary: str = ""
     judged: str = ""
 
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.COMPLETED
+
 
 class Failed(TaskEvent, frozen=True, kw_only=True):
     """Event: the task failed; *reason* is the error text of the agent or of the runtime, *findings* is the text of a
@@ -163,6 +167,10 @@ class SubtasksCompleted(TaskEvent, frozen=True, kw_only=True):
     """Event: every subtask is completed."""
 
     spelled = "subtasks_completed"
+
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.COMPLETED
 
 
 class SubtaskTimedOut(TaskEvent, frozen=True, kw_only=True):
@@ -212,12 +220,20 @@ class Retried(TaskEvent, frozen=True, kw_only=True):
     spelled = "retried"
     delay_s: float = 0.0
 
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.RETRY
+
 
 class Reopened(TaskEvent, frozen=True, kw_only=True):
     """Event: the person *by* reviewed a failed task and lets it be tried again: its retries count from 0."""
 
     spelled = "reopened"
     by: str
+
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.RETRY
 
 
 class Cancelled(TaskEvent, frozen=True, kw_only=True):
@@ -234,6 +250,10 @@ class Closed(TaskEvent, frozen=True, kw_only=True):
     spelled = "closed"
     unmerged: bool = False
     rest: str = ""
+
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.COMPLETED
 
 
 class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
@@ -258,6 +278,10 @@ class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
     by: str
     unmerged: bool = False
     rest: str = ""
+
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.COMPLETED
 
 
 class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):

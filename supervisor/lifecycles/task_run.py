@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
+from supervisor.lifecycles.types import TransitionReason
 
 
 class TaskRun(Enum):
@@ -160,6 +161,10 @@ class TestsPassed(Event, frozen=True, kw_only=True):
     __test__ = False  # not a test class, whatever pytest thinks of the name
     judged: str = ""
 
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.COMPLETED
+
 
 class TestsFailed(Event, frozen=True, kw_only=True):
     """Event: an acceptance test failed; the error is permanent, since validation is deterministic."""
@@ -174,6 +179,10 @@ class LaunchRetried(Event, frozen=True, kw_only=True):
 
     spelled = "launch_retried"
     error: str
+
+    @property
+    def transition_reason(self) -> TransitionReason:
+        return TransitionReason.RETRY
 
 
 class RetryDecided(Event, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ from supervisor.lifecycles.events import (
     BoundaryAwaited,
     BoundaryReached,
     CompactionCompleted,
+    CompactionFailed,
     CompactNeeded,
     PermissionAnswered,
     PermissionRequested,
@@ -336,10 +337,12 @@ def must_compact(data: TurnData, event: Event) -> Answered:
 
 
 def verify_again(data: TurnData, event: Event) -> Answered:
-    """Restart the verification that the compaction interrupted."""
-    if data.verdict is None:
+    """Restart the verification that the compaction interrupted, or begin it, if the agent reports the end of its work
+    without a word about the end of the compaction."""
+    verdict = event.verdict if isinstance(event, VerifyRequested) else data.verdict
+    if verdict is None:
         return data, ()
-    return data, (SendEvent(to=data.id, event=VerifyRequested(verdict=data.verdict)),)
+    return data, (SendEvent(to=data.id, event=VerifyRequested(verdict=verdict)),)
 
 
 def report_reaped(data: TurnData, event: AgentReaped) -> Answered:
@@ -390,6 +393,13 @@ TURN: Machine[Turn, TurnData] = Machine(
             T.RUNNING,
             do=[verify_again],
             extension="the name says what happened; the specification spells it verify_requested",
+        ),
+        rule(
+            CompactionFailed,
+            T.COMPACTING,
+            T.RUNNING,
+            do=[verify_again],
+            extension="an agent may work on without the compaction that failed; the specification ends the turn",
         ),
         rule(TaskFailed, T.COMPACTING, T.FAILED, do=[settle, seal, withdraw_permissions, report_exit, clean_up]),
         rule(TaskCompleted, T.VERIFYING, T.COMPLETING, do=[seal, clean_up]),

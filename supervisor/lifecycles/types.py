@@ -136,7 +136,8 @@ class TransitionReason(StrEnum):
 
 
 class AbortReason(StrEnum):
-    """Cause of an agent's abnormal end (spec 000)."""
+    """Cause of an agent's abnormal end (spec 000). Two are extensions, of ends by the runtime's own limits.
+    ``budget_spent``: a budget was used up. ``loop``: the agent repeated the same calls without progress."""
 
     USER_INTERRUPT = "user_interrupt"
     SHUTDOWN_SIGNAL = "shutdown_signal"
@@ -148,7 +149,14 @@ class AbortReason(StrEnum):
     SIBLING_ABORTED = "sibling_aborted"
     PARENT_ABORTED = "parent_aborted"
     COMPACT_FAILURE = "compact_failure"
+    BUDGET_SPENT = "budget_spent"
+    LOOP = "loop"
     UNKNOWN = "unknown"
+
+
+OWN_ABORTS: Final = frozenset({AbortReason.TIMEOUT, AbortReason.BUDGET_SPENT, AbortReason.LOOP})
+"""Reasons of the aborts that the runtime decides by its own limits: nobody requested the end of the task, so such an
+abort ends the attempt, which has failed for that reason (rule 51)."""
 
 
 class Exit(Enum):

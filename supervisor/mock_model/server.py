@@ -184,6 +184,9 @@ def _object(body: bytes) -> dict[str, Any]:
     """
     try:
         value = json.loads(body)
+        if rb"\u" in body or b"\xed" in body:  # half a surrogate pair can be neither logged nor printed
+            whole = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
+            value = json.loads(whole.decode("utf-16-le", "replace"))
     except (ValueError, RecursionError):
         raise BadRequest("", "The request body is not valid JSON") from None
     if not isinstance(value, dict):

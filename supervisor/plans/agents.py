@@ -268,7 +268,8 @@ class WorkerConfig(Model):
     lost.
 
     A worker sends a heartbeat every *heartbeat_s* seconds and is checked every *check_s* seconds; *misses_max* missed
-    heartbeats make it unresponsive, and *shutdown_s* seconds of silence end it.
+    heartbeats make it unresponsive, and *shutdown_s* seconds of silence end it. Heartbeats must not be rarer than the
+    checks: each check without a heartbeat since the last one counts as a missed one.
     """
 
     slots: Count = 1
@@ -278,6 +279,15 @@ class WorkerConfig(Model):
     check_s: Duration = 30.0
     misses_max: Count = 3
     shutdown_s: Duration = 180.0
+
+    def problems(self) -> Iterator[Problem]:
+        # A heartbeat that is due with a check may come after it.
+        if self.heartbeat_s > self.check_s or (self.heartbeat_s == self.check_s and self.misses_max == 1):
+            words = (
+                f"{self.heartbeat_s:g} is too rare for check_s, {self.check_s:g}: a healthy worker would be lost;"
+                " lower heartbeat_s, or raise check_s"
+            )
+            yield ("heartbeat_s",), words
 
     @property
     def provides(self) -> frozenset[str]:

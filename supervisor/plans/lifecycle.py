@@ -47,7 +47,7 @@ class CheckpointConfig(Model):
 class TaskLifecycle(Model):
     """Time-outs, retries, the circuit breaker, and what is kept of an attempt."""
 
-    default_timeout: Duration = _RUN.timeout_s
+    default_timeout: Duration | None = None
     validation_timeout: Duration = 30.0
     max_attempts: Count = _RUN.max_attempts
     base_retry_delay: Seconds = _RUN.base_delay_s
@@ -79,7 +79,7 @@ class TaskLifecycle(Model):
             cooldown_s=circuit.cooldown_period,
             provider_patience_s=self.provider_patience_s,
             provider_wait_max_s=self.provider_wait_max_s,
-            timeout_s=self.default_timeout,
+            timeout_s=_RUN.timeout_s if self.default_timeout is None else self.default_timeout,
         )
 
 

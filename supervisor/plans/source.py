@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import yaml
 
+from supervisor.ports.json_text import joined_pairs
+
 BYTES_MAX: Final = 1024 * 1024
 NODES_MAX: Final = 100_000
 
@@ -159,10 +161,15 @@ def _not_yaml(error: yaml.MarkedYAMLError, name: str) -> str:
 
 
 def _check_nodes(root: yaml.Node, name: str) -> None:
-    """Raise an error for a document with a duplicate key, or whose aliases make it too large or endless."""
+    """Raise an error for a document with a duplicate key, or whose aliases make it too large or endless.
+
+    A surrogate pair becomes the character that it encodes: JSON, which is YAML, writes characters this way.
+    """
     pending, counted = [root], 1
     while pending:
         node = pending.pop()
+        if isinstance(node, yaml.ScalarNode):
+            node.value = joined_pairs(node.value)
         if isinstance(node, yaml.MappingNode):
             _check_keys(node, name)
             inside = [part for pair in node.value for part in pair]

@@ -81,6 +81,9 @@ class GuardedCodec:
     def interrupt(self) -> list[Out]:
         return self._outs("interrupt")
 
+    def settled(self) -> list[Out]:
+        return self._outs("settled")
+
     def steer(self, text: str) -> list[Out] | None:
         return self._call("steer", text)
 

@@ -310,6 +310,12 @@ DECIDED: Final = frozenset(
 )
 """Abort reasons of a deliberate end: the error text then comes from the requester and is no evidence about the work."""
 
+LIMITS: Final[dict[AbortReason, tuple[ErrorCategory, bool, str]]] = {
+    AbortReason.BUDGET_SPENT: (PERMANENT, False, "its budget is used up; only a larger budget lets it go on"),
+    AbortReason.LOOP: (UNKNOWN, False, "its agent repeated the same calls without progress"),
+}
+"""Category of each end by a limit of the runtime, whatever the error text quotes."""
+
 ENDED: Final[dict[AbortReason, tuple[ErrorCategory, bool, str]]] = {
     AbortReason.PROVIDER_ERROR: (TRANSIENT, True, "the provider failed, in words that say no more"),
     AbortReason.PERMISSION_DENIED: (PERMANENT, False, "it may not do what it has to do"),
@@ -395,6 +401,8 @@ def _verdict(
         return MEANT[transition]
     if abort is not None and abort in DECIDED:
         return UNKNOWN, False, "somebody ended it on purpose"
+    if abort is not None and abort in LIMITS:
+        return LIMITS[abort]
     read = ends_of(error)
     for row in TABLE:
         if row.words.search(read):
@@ -412,6 +420,14 @@ def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
         return said
     by_status = problem_of_status(status) or ModelProblem.UNKNOWN
     return said if said in MORE_PRECISE.get(by_status, ()) else by_status
+
+
+_TOO_LARGE: Final = re.compile(rf"request_too_large|{_http('413')}", re.IGNORECASE)
+
+
+def is_too_large(words: str) -> bool:
+    """Return whether the text *words* says that the provider found the request too large (413)."""
+    return _TOO_LARGE.search(ends_of(words)) is not None
 
 
 def problem_of_status(status: int | None) -> ModelProblem | None:

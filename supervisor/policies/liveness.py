@@ -4,11 +4,12 @@ Every ``snapshot_s`` seconds the monitor checks whether anything came from the a
 a heartbeat, a protocol message, output, the begin or end of a tool call. After ``wake`` snapshots without progress the
 agent is sent an urgent message, after ``stop`` the agent is interrupted, after ``kill`` its session is aborted. Once an
 action was taken, a mere reaction to it (a turn that ends and begins anew, a message without text or calls) no longer
-counts as progress. Pure.
+counts as progress. A one-shot agent is left to its time-out. Pure.
 """
 
 from __future__ import annotations
 
+import sys
 from enum import Enum, StrEnum
 from typing import Final
 
@@ -33,6 +34,11 @@ class StallProfile(msgspec.Struct, frozen=True, kw_only=True):
     wake: int
     stop: int
     kill: int
+
+
+ONE_SHOT: Final = StallProfile(wake=sys.maxsize, stop=sys.maxsize, kill=sys.maxsize)
+"""Stall profile of an agent that is never woken: a message would begin its work anew, and its time-out bounds its
+silence."""
 
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,14 +23,14 @@ from supervisor.lifecycles.types import (
     TransitionReason,
     Verdict,
 )
-from supervisor.policies.error_classification import PERMANENT_STATUSES, problem_of, spoken_failure
+from supervisor.policies.error_classification import PERMANENT_STATUSES, is_too_large, problem_of, spoken_failure
 from supervisor.policies.retry_reason import quote_reason
 
 STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
     "max_turns": ("the agent reached its limit of model requests", TransitionReason.MAX_TURNS, None),
-    "refusal": ("the agent refused to go on", TransitionReason.STOP_HOOK_BLOCKED, None),
-    "cancelled": ("the turn was cancelled", TransitionReason.ABORTED, AbortReason.USER_INTERRUPT),
+    "refusal": ("the agent refused to go on", None, None),
+    "cancelled": ("the agent cancelled the turn, and nobody had asked for that", None, AbortReason.UNKNOWN),
     "programming_error": ("the agent has a programming error", TransitionReason.PERMANENT_ERROR, None),
 }
 """Meaning of a stop reason of the agent that is not ``end_turn``: error text, transition reason, abort reason.
@@ -42,28 +42,28 @@ MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {
     ModelProblem.QUOTA: TransitionReason.PERMISSION_DENIED,
     ModelProblem.CONTEXT_LENGTH: TransitionReason.PROMPT_TOO_LONG,
     ModelProblem.OVERLOADED: TransitionReason.PROVIDER_529,
-    ModelProblem.RATE_LIMIT: TransitionReason.RETRY,
-    ModelProblem.SERVER: TransitionReason.RETRY,
-    ModelProblem.CONNECTION: TransitionReason.RETRY,
-    ModelProblem.REFUSED: TransitionReason.STOP_HOOK_BLOCKED,
+    ModelProblem.RATE_LIMIT: None,
+    ModelProblem.SERVER: None,
+    ModelProblem.CONNECTION: None,
+    ModelProblem.REFUSED: None,
     ModelProblem.NOT_FOUND: None,
-    ModelProblem.UNKNOWN: TransitionReason.RETRY,
+    ModelProblem.UNKNOWN: None,
 }
-"""Transition reason (spec 000) of a model problem. The specification's list has no value for each problem: a problem
-that may pass is ``retry``, and a model that does not exist has no reason but ``provider_error``."""
+"""Transition reason (spec 000) of a model problem. The specification's list has no value for each problem: the others
+have no reason but ``provider_error``. (``retry`` is the reason of the retry, and a failed turn may be the last one.)"""
 
 
 def model_failure_verdict(error: str, model: ModelFailure, status: int | None = None) -> Verdict:
     """Return the verdict on a turn that failed because of its model; *status* is the exit status of the agent, ``None``
     if it has not exited."""
     reason = MODEL_REASONS[model.problem]
-    if model.status == 413:
+    if model.status == 413 or (model.problem is ModelProblem.CONTEXT_LENGTH and is_too_large(error)):
         reason = TransitionReason.PROVIDER_413
     return Verdict(
         exit=Exit.ERROR,
         error=error or f"the agent's model failed: {model.problem}",
         transition_reason=reason,
-        abort_reason=AbortReason.PROVIDER_ERROR,
+        abort_reason=None if model.problem is ModelProblem.REFUSED else AbortReason.PROVIDER_ERROR,
         status=status,
         model=model,
     )
@@ -159,17 +159,29 @@ INTERRUPTED = "Note: you were interrupted, and what you had begun may be done al
 """Note in the first prompt after an interruption, since the agent may have worked on the interrupted prompt already."""
 
 
-def build_prompt(prompt: str, messages: Sequence[Message], *, reason: str = "", again: bool = False) -> str:
+GO_ON = (
+    "Note: you have answered a message, and that did not end this request. Go on until all of it is done. If all of it"
+    " is done already, say so."
+)
+"""Note in the prompt after a turn that answered a message: only a turn without a message ends a request."""
+
+
+def build_prompt(
+    prompt: str, messages: Sequence[Message], *, reason: str = "", again: bool = False, goes_on: bool = False
+) -> str:
     """Build the text for an agent: the request, then the messages that wait for it, oldest first, urgent ones marked.
 
     *reason* tells why the request is tried again; ``""``: it is the first attempt, or the agent is not to be given the
     reason. *again*: the agent has received the request already, and was interrupted while it worked on that request.
+    *goes_on*: the agent has answered a message since, and is asked to go on with the request.
     """
     parts = [prompt] if prompt else []
     if reason:
         parts.append(quote_reason(reason))
     if prompt and again:
         parts.append(INTERRUPTED)
+    if prompt and goes_on:
+        parts.append(GO_ON)
     for message in messages:
         kind = "Urgent message" if message.urgent else "Message"
         parts.append(f"{kind} from {message.sender}:\n{message.text}")

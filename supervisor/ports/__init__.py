@@ -23,12 +23,14 @@ from supervisor.ports.agent import (
     RequestRefused,
     Send,
     Signal,
+    StrayLine,
     TerminalKilled,
     TerminalOpened,
     Text,
     ToolClosed,
     ToolOpened,
     TurnEnded,
+    TurnEnding,
     Usage,
 )
 from supervisor.ports.clock import WallClock
@@ -56,6 +58,7 @@ from supervisor.ports.process import (
     ProcessReport,
     SpawnError,
     SpawnShortage,
+    UnidentifiedProcess,
 )
 from supervisor.ports.transcript import TranscriptSink
 from supervisor.ports.workspace import (
@@ -115,6 +118,7 @@ __all__ = [
     "Signal",
     "SpawnError",
     "SpawnShortage",
+    "StrayLine",
     "TerminalKilled",
     "TerminalOpened",
     "Text",
@@ -122,6 +126,8 @@ __all__ = [
     "ToolOpened",
     "TranscriptSink",
     "TurnEnded",
+    "TurnEnding",
+    "UnidentifiedProcess",
     "Usage",
     "WallClock",
     "Workspace",

@@ -184,10 +184,20 @@ class ModelErrorReported(msgspec.Struct, frozen=True):
 
 
 class Compaction(msgspec.Struct, frozen=True):
-    """Event: the agent began to compact its context (``active``), or ended that."""
+    """Event: the agent began to compact its context (``active``), or ended that. ``failed``: the context is not
+    compacted; ``goes_on``: the agent works on without that, otherwise its turn has failed."""
 
     active: bool
     failed: bool = False
+    goes_on: bool = False
+
+
+class TurnEnding(msgspec.Struct, frozen=True):
+    """Event: the agent reported the end of its turn, but what belongs to the turn may still come.
+
+    An agent that stays alive has written nothing yet, or has a call open: its last words, or the end of the call, may
+    follow the report. A program that serves one prompt has not exited yet.
+    """
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
@@ -202,6 +212,14 @@ class TurnEnded(msgspec.Struct, frozen=True):
     error: str = ""
     problem: ModelProblem | None = None
     status: int | None = None
+
+
+class StrayLine(msgspec.Struct, frozen=True):
+    """Event: the agent wrote a line that is no message of its protocol, or a notification that cannot be read; *why*
+    names the fault. The conversation goes on without the line."""
+
+    line: str
+    why: str
 
 
 class Malformed(msgspec.Struct, frozen=True):
@@ -232,7 +250,9 @@ Out = (
     | Usage
     | Compaction
     | ModelErrorReported
+    | TurnEnding
     | TurnEnded
+    | StrayLine
     | Malformed
 )
 """All outputs of a codec: bytes for the agent, and events of the agent."""
@@ -305,6 +325,11 @@ class Codec(Protocol):
         up when it is interrupted, or when its turn ends, must not be taken up later: the message is then sent as a
         prompt.
         """
+        ...
+
+    def settled(self) -> Iterable[Out]:
+        """End the turn whose end was reported (:class:`TurnEnding`): the agent has been silent since, or has had its
+        time. Without such a turn, return nothing."""
         ...
 
     def interrupt(self) -> Iterable[Out]:

@@ -74,6 +74,14 @@ UNREAD_S: Final = 30.0
 """Seconds that an agent may read nothing while more than UNREAD_BYTES_MAX wait for it; then the conversation ends. An
 agent that writes all its requests before it reads a reply would otherwise block for ever, and the supervisor with it;
 the slowest reply of a living program that was measured took 3 s."""
+STRAY_LINES_MAX: Final = 1_000
+"""Largest number of lines in a row that are no messages of an agent's protocol: a program that writes more of them does
+not speak the protocol, and is ended."""
+STRAY_CHARS_MAX: Final = 200
+"""Largest number of characters of such a line that are recorded, or quoted in an error; the transcript has the whole
+line."""
+STRAYS_RECORDED_MAX: Final = 100
+"""Largest number of such lines of one agent that are recorded; the transcript has all."""
 CHILDREN_MAX: Final = 64
 """Largest number of child sessions that one session may have at once by request of its agent."""
 

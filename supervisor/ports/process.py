@@ -36,16 +36,18 @@ class Origin(StrEnum):
     AGENT = "agent"
     """A program that the supervisor started, or a descendant of one."""
     UNIDENTIFIED = "unidentified"
-    """Unknown: the program had ended before its ancestors could be read."""
+    """Unknown: the program had ended before its ancestors could be read, or it may have escaped from a shim that was
+    killed."""
 
 
 class Caller(NamedTuple):
     """A program that sends a request to the supervisor, and the session that the program was started for (``""``:
-    none)."""
+    none). ``why`` is the reason why a living program is unidentified."""
 
     origin: Origin
     pid: int
     session: str = ""
+    why: str = ""
 
     def named(self, said: str) -> str:
         """Return the name of the caller for the records. *said*, the name that the caller claims, counts for an
@@ -55,6 +57,21 @@ class Caller(NamedTuple):
         if self.origin is Origin.UNIDENTIFIED:
             return "an unidentified process"
         return f"agent of {self.session}" if self.session else "a program of the supervisor"
+
+
+class UnidentifiedProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """Process that may have escaped from an agent, or may be the user's: the supervisor neither obeys nor kills it.
+
+    A shim and the fork server above it were killed, so that the kernel made their descendants children of init. The
+    process is such a child, or below one, and was started after the shim; nothing shows whether the agent started it.
+    ``name`` is the kernel's name of the process, ``since`` the time of the loss (Unix time), and ``sessions`` are the
+    sessions of the shims that were lost.
+    """
+
+    pid: int
+    name: str
+    since: float
+    sessions: tuple[str, ...] = ()
 
 
 SERVER_VARIABLE: Final = "SUPERVISOR_SERVER"

@@ -36,8 +36,8 @@ class Capability(NamedTuple):
 class Guarantee(NamedTuple):
     """Guarantee: the time at which the remaining processes end if the processes named in ``dies`` die.
 
-    ``given`` is ``at once``, ``at the next start``, ``mostly at the next start``, or ``not``; ``missing`` names the
-    capabilities whose absence weakens the guarantee.
+    ``given`` is ``at once``, ``mostly at once``, ``at the next start``, ``mostly at the next start``, or ``not``;
+    ``missing`` names the capabilities whose absence weakens the guarantee.
     """
 
     dies: str
@@ -56,14 +56,17 @@ def guarantees(found: list[Capability]) -> list[Guarantee]:
     adopts, group = there["subreaper"], there["control group"]
     at_once = "at once" if adopts else "not"
     lacks = () if adopts else ("subreaper",)
+    found_by = () if group else ("control group",)
+    both = "at once" if group else "mostly at once" if there["environments"] else "not"
     last = "at the next start" if group else "mostly at the next start" if there["environments"] else "not"
     enclosed = ("at once", ()) if there["pid namespace"] else (last, ("pid namespace",))
     return [
         Guarantee("the agent, or a tool", at_once, lacks),
         Guarantee("a shim", at_once, lacks),
+        Guarantee("a shim and the fork server, at the same moment", both, found_by),
         Guarantee("the supervisor", at_once, lacks),
         Guarantee("the supervisor and all shims at the same moment", at_once, lacks),
-        Guarantee("the fork server too, at the same moment", last, () if group else ("control group",)),
+        Guarantee("the fork server too, at the same moment", last, found_by),
         Guarantee("the fork server too, with pid_namespaces: true", *enclosed),
     ]
 

@@ -1,4 +1,5 @@
-"""Containment of the programs of one state directory, and the sweep that kills processes of an earlier supervisor.
+"""Containment of the programs of one state directory, and the sweeps that kill processes of an earlier supervisor, and
+of shims that were lost together with the fork server.
 
 Four independent mechanisms, strongest first: the fork server, which kills remaining processes by itself; if configured,
 a pid namespace for each program (the kernel kills its members when the shim dies); if allowed, a control group (which
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +28,9 @@ SWEEP_S = 5.0
 """Seconds for killing the remaining processes. A process that survives SIGKILL for so long waits in the kernel (for a
 disk, for example)."""
 ROUND_S = 0.01
+CLEAR_ROUNDS = 3
+"""Number of consecutive rounds, ``ROUND_S`` apart, that must find no process after some were found: a single scan may
+miss a process that forks meanwhile."""
 
 
 class Containment(NamedTuple):
@@ -82,18 +86,43 @@ async def sweep(containment: Containment) -> Swept:
     The caller must hold the lock of the state directory.
     """
     await _wait_for_fork_server(containment.fork_server_file)
-
-    def find() -> set[int]:
-        return {*_members(containment.group), *_tagged(containment.tag)}
-
-    killed: set[int] = set()
-    with anyio.move_on_after(SWEEP_S):
-        while found := find():
-            killed.update(pid for pid in found if _kill(pid, find))
-            await anyio.sleep(ROUND_S)
+    swept = await kill_all(lambda: marked(containment))
     with suppress(OSError):
         os.rmdir(containment.group)
+    return swept
+
+
+def marked(containment: Containment) -> set[int]:
+    """Return the pids of the processes that are proven to be programs of this state directory: by the control group, or
+    by the variable in their environment."""
+    return {*_members(containment.group), *_tagged(containment.tag)}
+
+
+def is_marked(pid: int, containment: Containment) -> bool:
+    """Return whether the process *pid* is one of the :func:`marked`."""
+    return pid in _members(containment.group) or (bool(containment.tag) and _has_tag(pid, containment.tag))
+
+
+async def kill_all(find: Callable[[], Collection[int]]) -> Swept:
+    """Kill the processes that *find* returns, until *find* returns none in ``CLEAR_ROUNDS`` rounds or ``SWEEP_S``
+    seconds have passed."""
+    killed: set[int] = set()
+    clear_rounds = 0
+    with anyio.move_on_after(SWEEP_S):
+        while (found := find()) or (killed and clear_rounds < CLEAR_ROUNDS):
+            clear_rounds = 0 if found else clear_rounds + 1
+            killed.update(pid for pid in found if _kill(pid, find))
+            await anyio.sleep(ROUND_S)
+    reap_adopted(killed)
     return Swept(len(killed), tuple(sorted(find())))
+
+
+def reap_adopted(pids: Iterable[int]) -> None:
+    """Reap those of *pids* that have ended and are children of this process, which adopts orphans if it is the init of
+    a container, or a subreaper."""
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
 
 
 async def _wait_for_fork_server(fork_server_file: Path | None) -> None:
@@ -130,16 +159,18 @@ def _members(group: str) -> Iterator[int]:
 
 
 def _tagged(tag: str) -> Iterator[int]:
-    """Yield the pids of processes whose environment, as it was at exec, contains our variable with the value *tag*."""
-    wanted = f"\0{TAG_VARIABLE}={tag}\0".encode()
+    """Yield the pids of the other processes whose environment contains our variable with the value *tag*."""
     for name in os.listdir("/proc") if tag and os.path.isdir("/proc/self") else ():
-        with suppress(OSError):
-            if (
-                name.isdigit()
-                and int(name) != os.getpid()
-                and wanted in b"\0" + Path("/proc", name, "environ").read_bytes()
-            ):
-                yield int(name)
+        if name.isdigit() and int(name) != os.getpid() and _has_tag(int(name), tag):
+            yield int(name)
+
+
+def _has_tag(pid: int, tag: str) -> bool:
+    """Return whether the environment of the process *pid*, as it was at exec, contains our variable with the value
+    *tag*."""
+    with suppress(OSError):
+        return f"\0{TAG_VARIABLE}={tag}\0".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    return False
 
 
 def _kill(pid: int, find: Callable[[], Collection[int]]) -> bool:

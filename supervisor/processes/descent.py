@@ -15,6 +15,18 @@ Example: ``supervisor answer`` (90) below a shell (80) below an agent (70) below
     lineage_of(90, read_stat)                              # [(90, 4100), (80, 4000), (70, 3900), (60, 3890), ...]
     origin_of(lineage, {(60, 3890): "t", (50, 100): ""})   # Caller(Origin.AGENT, 90, "t")
 
+An agent can kill its shim and the fork server. Then the kernel gives the processes below the shim to the *adopter* of
+orphans, usually init, and their lineages name no shim any more. After such a loss ``orphans_since`` finds the children
+of the adopter that may have been below the shim: those that were started since the shim, unless their process session
+proves another origin. A process inherits its session or makes a new one, so that the members of a session descend from
+its leader, and a program below a shim is never in a session that is older than the shim.
+
+Example: a shim that was born at 4000 is lost. The adopter, 1, has the children 70, 81 and 90::
+
+    70, born 4100, session 65, whose leader has ended     # may have been below the shim
+    81, born 4200, session 30, with a member of 2000      # a background job of an older login
+    90, born 4300, session 90                             # a tmux server, or a daemon of the agent: nobody can tell
+
 Parents and start times are read from ``/proc``, which only Linux has. Elsewhere every caller counts as an operator, as
 docs/explanation/security.md says.
 """
@@ -26,7 +38,7 @@ import os
 import select
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -43,15 +55,18 @@ WALKS_MAX: Final = 16
 ancestor has ended."""
 SO_PEERPIDFD: Final = 77
 """Socket option for the pidfd of the process that connected (Linux 6.5); the module ``socket`` has no name for it."""
-_PARENT, _BORN = 1, 19
-"""Indices of ``ppid`` and ``starttime`` among the fields of ``/proc/PID/stat`` after the name (proc(5))."""
+_PARENT, _SESSION, _BORN = 1, 3, 19
+"""Indices of ``ppid``, ``session`` and ``starttime`` among the fields of ``/proc/PID/stat`` after the name
+(proc(5))."""
 
 
 class ProcessStat(NamedTuple):
-    """Parent and start time of a process, from ``/proc/PID/stat``."""
+    """Parent, start time and process session of a process, from ``/proc/PID/stat``. A parent or a session outside of
+    our pid namespace is 0."""
 
     parent: int
     born: int
+    session: int = 0
 
 
 ReadStat = Callable[[int], "ProcessStat | None"]
@@ -99,6 +114,43 @@ def origin_of(lineage: Sequence[Process] | None, ours: Mapping[Process, str]) ->
     return Caller(Origin.OPERATOR, pid)
 
 
+def orphans_since(table: Mapping[int, ProcessStat], adopter: int, since: int, ours: Container[Process]) -> set[int]:
+    """Return the children of *adopter* in *table* that may have been below a lost shim which was born at *since*.
+
+    *ours* are the shims and fork servers that are left: they are orphans, too, and no escaped processes.
+    """
+    older_sessions = {0, *(stat.session for stat in table.values() if stat.born < since)}
+
+    def may_have_escaped(pid: int) -> bool:
+        followed: set[int] = set()
+        while pid not in followed:
+            followed.add(pid)
+            top = _top(table, pid, adopter)
+            if top is None:
+                return False
+            stat = table[top]
+            if stat.born < since or stat.session in older_sessions or (top, stat.born) in ours:
+                return False
+            if stat.session == top or stat.session not in table:
+                return True
+            pid = stat.session  # the leader still runs, and the process descends from it: its lineage counts
+        return True
+
+    return {pid for pid, stat in table.items() if stat.parent == adopter and may_have_escaped(pid)}
+
+
+def _top(table: Mapping[int, ProcessStat], pid: int, adopter: int) -> int | None:
+    """Return the child of *adopter* that is *pid* or an ancestor of it; ``None`` if there is none."""
+    for _ in table:
+        stat = table.get(pid)
+        if stat is None:
+            return None
+        if stat.parent == adopter:
+            return pid
+        pid = stat.parent
+    return None
+
+
 # ----------------------------------------------------------------------------------------------------- the look-up
 def identity(pid: int) -> Process:
     """Return pid and start time of a process; the start time is -1 if the process is gone, or if no file descriptor is
@@ -122,7 +174,7 @@ def identity_of(pid: int) -> str:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """Return parent and start time of a process, read from ``/proc``; ``None`` if the process is gone.
+    """Return parent, start time and session of a process, read from ``/proc``; ``None`` if the process is gone.
 
     Raises:
         OSError: no file descriptor is left.
@@ -130,11 +182,22 @@ def read_stat(pid: int) -> ProcessStat | None:
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             fields = stat.read().rpartition(b")")[2].split()
-        return ProcessStat(int(fields[_PARENT]), int(fields[_BORN]))
+        return ProcessStat(int(fields[_PARENT]), int(fields[_BORN]), int(fields[_SESSION]))
     except (OSError, IndexError) as error:
         if shortage_of(error):
             raise
         return ProcessStat(0, 0) if _is_hidden(pid) else None
+
+
+def read_table() -> dict[int, ProcessStat]:
+    """Return the parent, start time and session of every process. The result is no snapshot: a process that starts, or
+    loses its parent, meanwhile can be missing or have a parent that is missing.
+
+    Raises:
+        OSError: no file descriptor is left.
+    """
+    pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    return {pid: stat for pid in pids if (stat := read_stat(pid)) is not None}
 
 
 def _is_hidden(pid: int) -> bool:
@@ -149,8 +212,9 @@ def _is_hidden(pid: int) -> bool:
     return False
 
 
-def caller_at(connection: socket.socket, pid: int, ours: Callable[[], Mapping[Process, str]]) -> Caller:
-    """Return the origin of the process that has connected; *pid* is the pid that the kernel reports for the connection.
+def caller_at(connection: socket.socket, pid: int, find_origin: Callable[[int], Caller]) -> Caller:
+    """Return the origin of the process that has connected, as *find_origin* finds it for *pid*, the pid that the kernel
+    reports for the connection.
 
     A pid of 0 stands for a process outside of our pid namespace. Our programs are in our namespace or in a namespace
     below it, and no process can leave its namespace: so pid 0 is an operator's process.
@@ -160,7 +224,7 @@ def caller_at(connection: socket.socket, pid: int, ours: Callable[[], Mapping[Pr
     """
     if sys.platform != "linux" or pid == 0:
         return Caller(Origin.OPERATOR, pid)
-    found = origin_of(lineage_of(pid, read_stat), ours())
+    found = find_origin(pid)
     # Checked after the walk: a client that still runs has had its pid all the time, so the walk was about the client.
     return Caller(Origin.UNIDENTIFIED, pid) if _has_ended(connection) else found
 
@@ -178,8 +242,13 @@ def _has_ended(connection: socket.socket) -> bool:
             raise
         return error.errno != errno.ENOPROTOOPT
     try:
-        poll = select.poll()  # select() takes no descriptor from 1024 on
-        poll.register(pidfd, select.POLLIN)
-        return bool(poll.poll(0))
+        return is_ended(pidfd)
     finally:
         os.close(pidfd)
+
+
+def is_ended(pidfd: int) -> bool:
+    """Return whether the process of *pidfd* has ended."""
+    poll = select.poll()  # select() takes no descriptor from 1024 on
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

@@ -9,6 +9,7 @@ descendant can hold the output open.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import signal
 import socket
@@ -22,11 +23,12 @@ import msgspec
 
 from actors.waiting import to_the_end, within
 from supervisor.policies.call_processes import ProcessSeen
-from supervisor.ports import Caller, Launch, ProcessReport, SpawnError
+from supervisor.ports import Caller, Launch, ProcessReport, SpawnError, UnidentifiedProcess
 from supervisor.ports.shortages import shortage_of
-from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
-from supervisor.processes.descent import Process, caller_at
+from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment, reap_adopted
+from supervisor.processes.descent import caller_at, lineage_of, read_stat
 from supervisor.processes.descriptors import free_descriptors
+from supervisor.processes.losses import is_running
 from supervisor.processes.pipes import Input, Output, ticks_now
 from supervisor.processes.shim_client import (
     Ended,
@@ -37,7 +39,6 @@ from supervisor.processes.shim_client import (
     ShimClient,
     Spawned,
     Status,
-    encode_launch,
 )
 from supervisor.processes.spawn_errors import check_launch, resource_missing, shim_ended_early, step_failed
 
@@ -51,6 +52,9 @@ KILL_EXTRA_S = 2.0
 """Seconds that are added to ``kill_s``, so that a loaded machine can schedule the shim."""
 PROCESSES_PER_ORDER = 100
 """Number of processes that one ``strike`` order names, so that the line fits into the buffer of the control socket."""
+FOLLOW_S = 1.0
+"""Seconds between two looks for the processes below unidentified processes, and between two starts of a fork server
+that is killed again and again."""
 POLL_S = 0.05
 """Seconds between two checks of a process whose end cannot be waited for, because of an old kernel or because no
 descriptor is left."""
@@ -73,7 +77,6 @@ class ShimProcess:
 
     def __init__(self, launch: Launch, fork_server: ForkServerClient) -> None:
         self.report: ProcessReport | None = None
-        self.session = launch.session
         self._launch = launch
         self._fork_server = fork_server
         self._pid = 0
@@ -95,7 +98,7 @@ class ShimProcess:
                 stdin, self._stdin = _input(theirs, ours)
                 stdout, self._stdout = _output(theirs, ours)
                 stderr, self._stderr = _output(theirs, ours)
-                self.shim_client = ShimClient(self._fork_server, stdin, stdout, stderr)
+                self.shim_client = ShimClient(self._fork_server, stdin, stdout, stderr, self._launch.session)
             except ConnectionError as error:  # two fork servers in a row were gone before they took the message
                 raise shim_ended_early(self._launch, self._stderr.peek()) from error
             except OSError as error:
@@ -211,9 +214,11 @@ class ShimProcess:
         """
         # Shielded: a cancellation in between would leave open whether the program has started.
         with anyio.move_on_after(LAUNCH_SHIELD_S, shield=True):
-            await self.shim_client.send(encode_launch(self._launch))
+            await self.shim_client.send_launch(self._launch)
             await self._start_known.wait()
         if not self._start_known.is_set():
+            # The shield may end in the middle of a large launch, of which the shim must get the rest.
+            await self.shim_client.send_launch(self._launch)
             await self._start_known.wait()
         if self._failed is not None:
             raise step_failed(self._launch, self._failed.step, self._failed.errno)
@@ -223,11 +228,14 @@ class ShimProcess:
     async def read_statuses(self) -> None:
         """Apply the shim's statuses until the shim is gone. This task is shielded from cancellation from outside."""
         with self._reading:
-            async for status in self.shim_client.statuses():
-                self._apply_status(status)
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._resume_fork_server)
+                async for status in self.shim_client.statuses():
+                    self._apply_status(status)
+                group.cancel_scope.cancel()
             end = self._end_status
             if end is None:
-                self._finish(self._report_after_loss())
+                self._finish(await self._report_after_loss())
             else:
                 report = ProcessReport(
                     pid=self._pid,
@@ -267,16 +275,32 @@ class ShimProcess:
         if self._ordered_at_s is None:
             self._ordered_at_s = anyio.current_time()
 
-    def _report_after_loss(self) -> ProcessReport:
-        """Return a report after the loss of both shim and fork server: the fate of the processes is unknown.
+    async def _resume_fork_server(self) -> None:
+        """Send the fork server SIGCONT when the shim has ended: a fork server that was stopped does not notice that."""
+        await self._start_known.wait()
+        await self.shim_client.wait_end()
+        self._fork_server.resume()
+
+    async def _report_after_loss(self) -> ProcessReport:
+        """Kill what was lost with shim and fork server, as far as it is proven to be ours, and return the report.
 
         The kernel kills the main process together with its shim; this method also kills the main process's process
-        group.
+        group. The number of survivors is unknown if a process is left that may have escaped.
         """
         if self._pid:
             with suppress(OSError):
                 os.killpg(self._pid, signal.SIGKILL)
-        return self._unknown(self._order)
+        with suppress(OSError):  # without descriptors it is noticed later
+            self._fork_server.notice_losses()
+        escaped = self.shim_client.escaped
+        if escaped is None:
+            return self._unknown(self._order)
+        swept = await self._fork_server.losses.sweep(self._fork_server.ours())
+        reap_adopted((self._pid, self.shim_client.pid))
+        report = msgspec.structs.replace(self._unknown(self._order), killed=swept.killed)
+        if swept.left or any(is_running(process) for process in escaped):
+            return report
+        return msgspec.structs.replace(report, survivors=0)
 
     def _unknown(self, ended_by: str) -> ProcessReport:
         now_s = anyio.current_time()
@@ -298,6 +322,8 @@ class ShimProcess:
 
     def _finish(self, report: ProcessReport) -> None:
         self.report = report
+        for output in (self._stdout, self._stderr):
+            output.finish()
         self._end_list_requests()
         self._start_known.set()
         self._exited.set()
@@ -366,7 +392,6 @@ class ShimHost:
             raise RuntimeError("processes can be supervised on Linux (fully) and macOS (weakly) only: run it there")
         self._tag = {TAG_VARIABLE: containment.tag} if containment.tag else {}
         self.fork_server = ForkServerClient(containment)
-        self._running: dict[ShimProcess, None] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -388,7 +413,6 @@ class ShimHost:
             launch = msgspec.structs.replace(launch, env={**launch.env, **self._tag})
         check_launch(launch)
         process = ShimProcess(launch, self.fork_server)
-        self._running[process] = None
         group = anyio.create_task_group()
         await group.__aenter__()
         group.start_soon(process.read_statuses)
@@ -404,19 +428,36 @@ class ShimHost:
                     # Without the body's exception, which would otherwise leave wrapped in an exception group.
                     await group.__aexit__(None, None, None)
                 finally:
-                    del self._running[process]
                     process.close()  # after the last task that waits on a descriptor has ended
 
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
         """Return whether the process *pid* that has connected is one of our programs, an operator's process, or
         unknown.
 
-        A program whose context was left before the program ended is found below the fork server: the program counts as
-        ours, but belongs to no session.
+        A program whose context was left before the program ended counts as ours, but belongs to no session.
+
+        Raises:
+            OSError: no file descriptor is left.
         """
+        return caller_at(connection, pid, self._origin_of)
 
-        def ours() -> dict[Process, str]:
-            shims = {process.shim_client.shim: process.session for process in self._running}
-            return {**dict.fromkeys(self.fork_server.fork_servers, ""), **shims}
+    def _origin_of(self, pid: int) -> Caller:
+        lineage = lineage_of(pid, read_stat)
+        # Checked after the walk: while all shims and fork servers live, the walk meets one if there is one.
+        while self.fork_server.notice_losses():
+            lineage = lineage_of(pid, read_stat)
+        return self.fork_server.losses.judge(lineage, self.fork_server.ours())
 
-        return caller_at(connection, pid, ours)
+    def unidentified(self) -> tuple[UnidentifiedProcess, ...]:
+        """Return the running processes that may have escaped from a shim that was killed with the fork server."""
+        return self.fork_server.losses.unidentified()
+
+    async def watch(self) -> None:
+        """Notice the loss of a fork server at once and start another one, until cancelled. After a loss, look every
+        ``FOLLOW_S`` seconds for the processes below unidentified processes."""
+        while True:
+            with anyio.move_on_after(FOLLOW_S if self.fork_server.was_lost else math.inf), suppress(OSError):
+                await self.fork_server.replace_lost()
+            if self.fork_server.was_lost:
+                await anyio.sleep(FOLLOW_S)
+            self.unidentified()

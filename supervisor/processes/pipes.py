@@ -8,7 +8,10 @@ end of output is ``b""``, and data sent into a broken pipe is dropped.
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
+import termios
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -61,13 +64,18 @@ class Descriptor:
             if self.closed and not self._waiters:
                 os.close(self._fd)
 
+    def wake(self) -> None:
+        """Wake the tasks that wait on the descriptor."""
+        if self._waiters:
+            anyio.notify_closing(self._fd)
+
     def close(self) -> None:
         """Close the descriptor as soon as no task waits on it; a second call does nothing."""
         if self.closed:
             return
         self.closed = True
         if self._waiters:
-            anyio.notify_closing(self._fd)
+            self.wake()
         else:
             os.close(self._fd)
 
@@ -81,28 +89,43 @@ class Output:
         """Clock tick at which the pipe was last seen empty: everything written before has been received."""
         self.written_between = (self._emptied, self._emptied)
         """Clock ticks between which the bytes that were received last were written."""
+        self._left: int | None = None
+        """Number of bytes until the end of output, once the program has ended; ``None`` before."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes, at most 64 KiB; ``b""`` at the end of output, or once this end is closed.
+        """Return the next bytes, at most 64 KiB; ``b""`` at the end of output, once everything that the pipe held when
+        ``finish`` was called is received, or once this end is closed.
 
         Raises:
             anyio.BusyResourceError: another task is receiving.
         """
         await anyio.lowlevel.checkpoint()
-        while not self._end.closed:
+        while not self._end.closed and self._left != 0:
             # Taken before the read: bytes that are written after the read must not be dated earlier.
             now = ticks_now()
             try:
-                data = os.read(self._end.fileno(), CHUNK_BYTES)
+                data = os.read(self._end.fileno(), min(CHUNK_BYTES, self._left or CHUNK_BYTES))
             except BlockingIOError:
                 self._emptied = now
+                if self._left is not None:
+                    break
                 await self._end.readable()
             else:
+                if self._left is not None:
+                    self._left -= len(data)
                 self.written_between = (self._emptied, ticks_now())
                 if len(data) < CHUNK_BYTES:
                     self._emptied = now
                 return data
         return b""
+
+    def finish(self) -> None:
+        """Let the output end with the bytes that the pipe holds now, because the program has ended. A process that was
+        not ended with the program may hold the pipe open, and write to it, for ever."""
+        if not self._end.closed and self._left is None:
+            number = fcntl.ioctl(self._end.fileno(), termios.FIONREAD, b"\0" * 4)
+            self._left = int.from_bytes(number, sys.byteorder)
+            self._end.wake()
 
     def peek(self) -> bytes:
         """Return the bytes that the pipe holds now, at most 64 KiB, without waiting."""

@@ -284,7 +284,8 @@ class Shim:
     def run(self) -> None:
         """Serve orders until the program or the supervisor has ended, kill the remaining processes, and report
         ``ended``."""
-        self.send_status(b'{"event":"here","pid":%d,"born":%d}' % (os.getpid(), birth_of(os.getpid())))
+        here = (os.getpid(), birth_of(os.getpid()), b"true" if self.init else b"false")
+        self.send_status(b'{"event":"here","pid":%d,"born":%d,"enclosed":%s}' % here)
         while not self.finished:
             self.serve_once()
         self.sweep()

@@ -13,10 +13,12 @@ can neither be lost nor fail because of a full buffer.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -29,10 +31,12 @@ import msgspec
 from actors.waiting import within
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
+from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import write_private
 from supervisor.processes.containment import Containment
 from supervisor.processes.descent import Process, identity, identity_of
 from supervisor.processes.fork_server import MESSAGE_BYTES
+from supervisor.processes.losses import Losses, Watch
 
 FORK_SERVER_PROGRAM = Path(__file__).with_name("fork_server.py")
 
@@ -46,6 +50,16 @@ EXIT_WAIT_S = 5.0
 
 CHUNK_BYTES = 65536
 
+LOSS_S = 1.0
+"""Seconds to wait for the end of shims and fork servers that have closed their sockets; it takes a millisecond."""
+
+LOSS_ROUND_S = 0.0005
+
+HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
+"""Event of a socket whose far end is closed, whether or not data waits to be read."""
+
+_log = get_logger()
+
 
 class ForkServerClient:
     """Connection of one supervisor to its fork server."""
@@ -55,8 +69,15 @@ class ForkServerClient:
         self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._identity_written = False
-        self.fork_servers: list[Process] = []
-        """Identities of the fork server and of the lost fork servers before it, whose shims may still run."""
+        self._watches: list[Watch] = []
+        """Watches over the fork servers that have not ended, the newest last: one, as long as none is lost."""
+        self._started = anyio.Event()
+        """Event of the next start of a fork server; replaced by a new event then."""
+        self._shims: list[ShimClient] = []
+        """Shims whose trees may still run, also those of lost fork servers."""
+        self.losses = Losses(containment)
+        self.was_lost = False
+        """Whether a fork server has been lost."""
 
     @property
     def pid(self) -> int:
@@ -70,12 +91,13 @@ class ForkServerClient:
             OSError: no fork server could be started, or the fork server accepts no message.
         """
         descriptors = (control, stdin, stdout, stderr)
+        self._notice_own_loss()
         if self._control is None:
             self._start(stderr)
         self._write_identity()
         try:
             self._send(b"fork", descriptors)
-        except ConnectionError:  # the fork server was lost; its shims go on without it
+        except ConnectionError:  # the fork server was lost just now; its shims go on without it
             self._disconnect()
             self._start(stderr)
             self._write_identity()
@@ -93,16 +115,84 @@ class ForkServerClient:
 
     def rouse(self, pid: int) -> None:
         """Send SIGCONT to the shim *pid* and to the fork server, because a program may have stopped them."""
-        if self._fork_server is None or self._control is None:
+        if self._control is None:
             return
+        self.resume()
         with suppress(OSError):
-            self._fork_server.send_signal(signal.SIGCONT)
             self._send(b"rouse %d" % pid, ())
+
+    def resume(self) -> None:
+        """Send SIGCONT to the fork server, because a program may have stopped it."""
+        if self._fork_server is not None:
+            with suppress(OSError):
+                self._fork_server.send_signal(signal.SIGCONT)
+
+    # ------------------------------------------------------------------------------------------ losses
+    @property
+    def watch(self) -> Watch:
+        """Watch over the fork server that was started last."""
+        return self._watches[-1]
+
+    def ours(self) -> dict[Process, str]:
+        """Return the session of each shim whose tree may still run, and ``""`` for each fork server."""
+        fork_servers = {watch.process: "" for watch in self._watches}
+        return {**fork_servers, **{shim.shim: shim.session for shim in self._shims}}
+
+    def add(self, shim: ShimClient) -> None:
+        """Begin to watch a shim that runs."""
+        self._shims.append(shim)
+
+    def remove(self, shim: ShimClient) -> None:
+        """End the watch over a shim whose tree has ended, or whose loss was noticed."""
+        if shim in self._shims:
+            self._shims.remove(shim)
+            shim.end_watch()
+
+    async def replace_lost(self) -> None:
+        """Wait until a fork server is lost, notice that, and start another one."""
+        while not self._watches:
+            await self._started.wait()
+        await self.watch.wait()
+        self.notice_losses()
+        if self._control is None:
+            self._start(subprocess.DEVNULL)
+
+    def notice_losses(self) -> bool:
+        """Notice the fork servers and shims that were lost since the last call, and remember the processes that may
+        have escaped; return whether a shim was lost.
+
+        Raises:
+            OSError: no file descriptor is left; the next call notices the same shims.
+        """
+        self._notice_own_loss()
+        lost = [shim for shim in self._shims if shim.is_lost]
+        if escaping := [shim for shim in lost if not shim.enclosed]:  # the kernel kills what is in a namespace
+            # Both close their descriptors first, and then the kernel gives their children away.
+            give_up_s = time.monotonic() + LOSS_S
+            while not all(shim.is_gone for shim in escaping) and time.monotonic() < give_up_s:
+                time.sleep(LOSS_ROUND_S)
+            born = min(shim.shim[1] for shim in escaping)
+            escaped = self.losses.remember(born, {shim.session for shim in escaping}, self.ours())
+            for shim in escaping:
+                shim.escaped = escaped
+        for shim in [one for one in self._shims if one in lost or (one.is_closed and one.has_ended)]:
+            self.remove(shim)
+        return bool(escaping)
+
+    def _notice_own_loss(self) -> None:
+        for watch in [one for one in self._watches if one.has_ended]:
+            self._watches.remove(watch)
+            watch.close()
+            self.was_lost = True
+            _log.warning("the fork server was killed; its programs go on below another one", pid=watch.process[0])
+            if not self._watches:
+                self._disconnect()
 
     def _send(self, message: bytes, descriptors: Sequence[int]) -> None:
         assert self._control is not None, "the fork server has been started"
         socket.send_fds(self._control, [message.ljust(MESSAGE_BYTES)], list(descriptors))
 
+    # ------------------------------------------------------------------------------------------ start and end
     def _start(self, stderr: int) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
@@ -114,7 +204,9 @@ class ForkServerClient:
         ours.setblocking(False)
         self._control = ours
         self._identity_written = False
-        self.fork_servers.append(identity(self._fork_server.pid))
+        self._watches.append(Watch(identity(self._fork_server.pid)))
+        self._started.set()
+        self._started = anyio.Event()
 
     def _popen(self, control: int, stderr: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -140,11 +232,19 @@ class ForkServerClient:
 
     async def close(self) -> None:
         """Disconnect and wait up to ``EXIT_WAIT_S`` seconds for the fork server's exit; a slower fork server continues
-        by itself."""
+        by itself. After a loss, kill what has escaped and is proven to be ours."""
+        with suppress(OSError):
+            self.notice_losses()
         self._disconnect()
         if self._fork_server is not None:
             await within(EXIT_WAIT_S, partial(_wait_exit, self._fork_server))
             self._fork_server.poll()
+        if self.losses.count:
+            await self.losses.kill_escaped(self.ours())
+        for watch in self._watches:
+            watch.close()
+        for shim in self._shims:
+            shim.end_watch()
 
 
 async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
@@ -165,10 +265,12 @@ async def _wait_exit(process: subprocess.Popen[bytes]) -> None:
 
 
 class ShimReady(msgspec.Struct, frozen=True, tag="here", tag_field="event"):
-    """Status of a shim: the shim runs; ``born`` is its start time in clock ticks since the boot."""
+    """Status of a shim: the shim runs; ``born`` is its start time in clock ticks since the boot. ``enclosed``: its
+    program runs in a pid namespace, whose processes the kernel kills when the shim ends."""
 
     pid: int
     born: int
+    enclosed: bool = False
 
 
 class Spawned(msgspec.Struct, frozen=True, tag="spawned", tag_field="event"):
@@ -225,9 +327,9 @@ def encode_launch(launch: Launch) -> bytes:
 
 class ShimClient:
     """Connection of the supervisor to one shim. The descriptors *stdin*, *stdout* and *stderr* become those of the
-    program."""
+    program, which works for *session*."""
 
-    def __init__(self, fork_server: ForkServerClient, stdin: int, stdout: int, stderr: int) -> None:
+    def __init__(self, fork_server: ForkServerClient, stdin: int, stdout: int, stderr: int, session: str = "") -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -238,19 +340,30 @@ class ShimClient:
         ours.setblocking(False)
         self._control = ours
         self._fork_server = fork_server
+        self._launch_bytes_sent = 0
         self.pid = 0
         """Process id of the shim; 0 until the shim has reported that it runs."""
+        self.session = session
         self.shim: Process = (0, 0)
         """Identity of the shim: its pid and its start time."""
+        self._watch: Watch | None = None
+        self.fork_server = fork_server.watch
+        """Watch over the fork server of the shim."""
+        self.enclosed = False
+        self.escaped: tuple[Process, ...] | None = None
+        """Processes that may have escaped when the shim was lost; ``None`` before."""
+        self.is_closed = False
+        self._end_reported = False
 
-    async def send(self, data: bytes) -> None:
-        """Send *data*, the encoded launch, which may be larger than the socket's buffer."""
-        left = memoryview(data)
+    async def send_launch(self, launch: Launch) -> None:
+        """Send *launch*, which may be larger than the socket's buffer; a call after a call that was cancelled sends
+        what is left."""
+        data = encode_launch(launch)
         with suppress(ConnectionError):  # the shim died: ``statuses`` ends without ``spawned``
-            while left:
+            while self._launch_bytes_sent < len(data):
                 with suppress(BlockingIOError):
-                    left = left[self._control.send(left) :]
-                if left:
+                    self._launch_bytes_sent += self._control.send(memoryview(data)[self._launch_bytes_sent :])
+                if self._launch_bytes_sent < len(data):
                     await anyio.wait_writable(self._control)
 
     def order(self, line: bytes) -> bool:
@@ -287,8 +400,11 @@ class ShimClient:
             for line in lines:
                 status = _decode(line)
                 if isinstance(status, ShimReady):
-                    self.pid, self.shim = status.pid, (status.pid, status.born)
+                    self.pid, self.shim, self.enclosed = status.pid, (status.pid, status.born), status.enclosed
+                    self._watch = Watch(self.shim)
+                    self._fork_server.add(self)
                 else:
+                    self._end_reported = self._end_reported or isinstance(status, Ended)
                     yield status
 
     async def _receive(self) -> bytes:
@@ -300,6 +416,44 @@ class ShimClient:
                 except ConnectionError:  # the shim ended with an order unread: the same as end of file
                     return b""
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the shim was started and has ended."""
+        return self._watch is not None and self._watch.has_ended
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether both the shim and its fork server have ended."""
+        return self.has_ended and self.fork_server.has_ended
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the shim and its fork server end, or have ended, before one of them has reported that no process of
+        the tree is left. Both hold the far end of the socket, so that the socket hangs up before a process escapes."""
+        if self.is_closed:
+            return self.is_gone
+        poll = select.poll()
+        poll.register(self._control, HUNG_UP)
+        if not poll.poll(0):
+            return False
+        waiting = b""
+        with suppress(OSError):
+            waiting = self._control.recv(CHUNK_BYTES, socket.MSG_PEEK)
+        return not self._end_reported and b'"event":"ended"' not in waiting
+
+    async def wait_end(self) -> None:
+        """Wait for the end of the shim, which has been started; return at once if it has not."""
+        if self._watch is not None:
+            await self._watch.wait()
+
+    def end_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
     def close(self) -> None:
-        """Close the socket. The shim then kills its tree, and ends once no process is left."""
+        """Close the socket. The shim then kills its tree, and ends once no process is left. A shim that has not ended
+        is given up: its programs work for no session any more."""
+        if self._end_reported:
+            self._fork_server.remove(self)
         self._control.close()
+        self.is_closed, self.session = True, ""

@@ -17,6 +17,7 @@ from supervisor.diagnostics.event_replay import KINDS
 from supervisor.lifecycles.effects import SupervisorEffect, decode_effect
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.types import (
+    OWN_ABORTS,
     AbortPolicy,
     AbortReason,
     AbortScope,
@@ -342,8 +343,9 @@ async def crossed_from(journal: Journal, turn_id: str) -> list[LifecycleEvent]:
     ]
 
 
-async def is_stalled(journal: Journal, session_id: str) -> bool:
-    """Return whether a session was ended only because its agent was stuck, and no other abort requested its end."""
+async def own_abort_of(journal: Journal, session_id: str) -> AbortReason | None:
+    """Return the reason for which the runtime ended a session by a limit; ``None`` if another abort requested the end
+    of the session, too."""
     first: LifecycleEvent | None = None
     others: set[str | None] = set()
     async for page in _pages(journal, session_id):
@@ -353,9 +355,10 @@ async def is_stalled(journal: Journal, session_id: str) -> bool:
                     first = record
                 case "OperatorStop" | "AbortJoined":  # a stop that shortens the termination, or comes late
                     others.add(record.abort_id)
-    if first is None or first.abort_reason != AbortReason.TIMEOUT:
-        return False
-    return others <= {None, first.abort_id}  # a stop that is no abort, as of a shutdown, only shortens the deadline
+    if first is None or first.abort_reason not in OWN_ABORTS:
+        return None
+    # A stop that is no abort, as of a shutdown, only shortens the deadline.
+    return AbortReason(first.abort_reason) if others <= {None, first.abort_id} else None
 
 
 async def _asked_of(journal: Journal, turn_id: str) -> str | None:

@@ -7,10 +7,20 @@ same.
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple
 
-from supervisor.ports import AgentFiles, Archiver, Caller, Journal, Origin, TranscriptSink, WallClock, Workspace
+from supervisor.ports import (
+    AgentFiles,
+    Archiver,
+    Caller,
+    Journal,
+    Origin,
+    TranscriptSink,
+    UnidentifiedProcess,
+    WallClock,
+    Workspace,
+)
 from supervisor.runtime.availability import RetryingProcessHost
 
 
@@ -37,5 +47,9 @@ class Dependencies(NamedTuple):
     """Function that identifies the caller at the other end of a control connection, given the pid that the operating
     system reports. By default every caller is the operator: a supervisor that starts no program has no agent that could
     call."""
+    unidentified: Callable[[], tuple[UnidentifiedProcess, ...]] = tuple
+    """Function that lists the running processes of unknown origin, which may have escaped from an agent."""
+    watch_processes: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Loop that notices at once what happens to the processes that start programs; ``None``: there are none."""
     upkeep: Archiver | None = None
     """Service that compacts the journal; ``None``: the journal grows without bound."""

@@ -304,8 +304,8 @@ _REPEATED = ("reason", "message", "error", "verdict", "transition_reason", "abor
 
 
 class _EventTexts(NamedTuple):
-    """Names of those fields of one event type that every record repeats: reason, abort and their codes. Most event
-    types have no such field."""
+    """Names of those fields and properties of one event type that every record repeats: reason, abort and their codes.
+    Most event types have none."""
 
     name: str
     fields: frozenset[str]
@@ -327,7 +327,7 @@ class _EventTexts(NamedTuple):
         return event.verdict.error if "verdict" in self.fields else ""  # type: ignore[attr-defined]
 
     def _named(self, event: Event, name: str) -> str | None:
-        """Return the value of the field *name* of the event, or else of the event's verdict."""
+        """Return the value of the field or property *name* of the event, or else of the event's verdict."""
         found: str | None = getattr(event, name) if name in self.fields else None
         if found is None and "verdict" in self.fields:
             found = getattr(event.verdict, name)  # type: ignore[attr-defined]
@@ -336,7 +336,7 @@ class _EventTexts(NamedTuple):
 
 @cache
 def _texts_of(kind: type[Event]) -> _EventTexts:
-    return _EventTexts(kind.name(), frozenset(_REPEATED).intersection(kind.__struct_fields__))
+    return _EventTexts(kind.name(), frozenset(name for name in _REPEATED if hasattr(kind, name)))
 
 
 def weight(event: object) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from actors import ActorStopped, Context
-from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks
+from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks, is_one_shot
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
@@ -69,6 +69,11 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     explain_retries: bool | None = None
     """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
     and the command may execute its prompt."""
+
+    @property
+    def one_shot(self) -> bool:
+        """Whether the agent is neither woken nor asked, since any message would begin its work anew."""
+        return is_one_shot(self.adapter, self.mapping)
 
     @property
     def explains_retries(self) -> bool:

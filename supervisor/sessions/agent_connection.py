@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from actors import ActorStopped, Context
 from actors.machine import Event
@@ -31,7 +31,7 @@ from supervisor.lifecycles.events import (
     ToolStarted,
     VerifyRequested,
 )
-from supervisor.lifecycles.types import CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.loop_detection import FinishedCall
@@ -40,6 +40,9 @@ from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AgentFunction, Connection, LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
+
+SHELL_KIND: Final = "execute"
+"""Kind of a tool call that runs a command of a shell, in ACP's terms."""
 
 
 class Delegate(Protocol):
@@ -322,7 +325,9 @@ class AgentConnection(Connection):
         if tool_id is None:
             await self.registry.journal_writer.durable()
         because = self._causes.get(tool_id or "")
-        completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason)
+        failed_command = outcome is ToolOutcome.FAILED and opened is not None and opened[1] == SHELL_KIND
+        blamed = AbortReason.BASH_ERROR if failed_command else None
+        completed = ToolCompleted(call_id=call_id, outcome=outcome, reason=reason, abort_reason=blamed)
         aborted = self._aborting.get(call_id)
         if aborted is None and intent is not None and outcome in (ToolOutcome.FAILED, ToolOutcome.UNKNOWN):
             # The agent was asked to stop: for that reason the call failed, or its result is unknown.

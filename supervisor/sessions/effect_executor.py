@@ -366,7 +366,9 @@ class EffectExecutor:
         self._registry.send(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
 
     def _prepare(self, session: LiveSession, effect: PrepareWorktree, cause: Cause) -> None:
-        if session.monitor is not None:
+        asked = self._registry.entity(session.session_id).data.current
+        # Over a turn that answered a message, the steps against silence and loops count on.
+        if session.monitor is not None and not (asked is not None and asked.goes_on):
             session.monitor.start_request()
         self._start(session, session.session_id, self._prepare_directory, session, cause)
 
@@ -393,7 +395,8 @@ class EffectExecutor:
         # an empty prompt is never sent: then every message is in it
         messages = selected if asked or selected else data.inbox
         reason = data.current.reason if data.current is not None and self._explains(session.profile) else ""
-        prompt = build_prompt(asked, messages, reason=reason, again=again)
+        goes_on = data.current is not None and data.current.goes_on
+        prompt = build_prompt(asked, messages, reason=reason, again=again, goes_on=goes_on)
         if session.monitor is not None:
             prompt = session.monitor.complete_prompt(prompt)
         self._registry.send(session.session_id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)

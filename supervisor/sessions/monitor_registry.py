@@ -223,13 +223,16 @@ class MonitorRegistry:
     def _moved(self) -> set[str]:
         """Return the ids of the sessions whose agent has progressed since the last call of this method, and of the
         sessions above them. A child session whose agent is being launched is included, because launches have deadlines
-        of their own."""
+        of their own; so are the sessions above a one-shot agent at work, which may be silent until its time-out."""
         moved: set[str] = set()
         for session in self._registry.sessions.values():
             if not (session.progressed or session.turns or session.parent is not None):
                 continue  # most of a large host is idle
             moves = (session.monitor is not None and session.monitor.take_progress()) or self._is_launched(session)
+            running = self._running.get(session.session_id)
             above: LiveSession | None = session if moves else None
+            if above is None and running is not None and running.is_bounded:
+                above = session.parent  # which waits for it, and may be as silent as long
             while above is not None and above.session_id not in moved:
                 moved.add(above.session_id)
                 above = above.parent

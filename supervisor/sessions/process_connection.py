@@ -13,6 +13,8 @@ A line of agent output passes these stations, in one direction:
 * Commands (``start_turn``, ``interrupt``, ``close_when_idle``, ``kill``) never wait. Their bytes are sent by AgentIO.
 * A turn ends when the codec reports its end, or when the process has exited and the output was read to the end. The
   output comes first: an agent may report "done" and exit at once, and has then succeeded.
+* Between an agent's report and the end of the turn late messages are waited for (``reported_end``): they belong to the
+  turn. A program that serves one prompt, has reported its result and does not exit is ended; its result counts.
 * A terminated call, or an interrupted turn with an open call, gets a result only after the processes of these calls
   were killed or named (``aborts.tool_calls``).
 """
@@ -39,6 +41,7 @@ from supervisor.lifecycles.events import (
     AgentReady,
     AgentStarted,
     CompactionCompleted,
+    CompactionFailed,
     CompactNeeded,
     MessageTakenUp,
     VerifyRequested,
@@ -82,15 +85,25 @@ from supervisor.ports import (
     RequestRefused,
     SpawnError,
     SpawnShortage,
+    StrayLine,
     TerminalKilled,
     TerminalOpened,
     Text,
     ToolClosed,
     ToolOpened,
     TurnEnded,
+    TurnEnding,
     Usage,
 )
-from supervisor.ports.input_limits import CALLS_MAX, CHILDREN_MAX, OPEN_CALLS_MAX, UNREAD_BYTES_MAX, UNREAD_S
+from supervisor.ports.input_limits import (
+    CALLS_MAX,
+    CHILDREN_MAX,
+    OPEN_CALLS_MAX,
+    STRAY_CHARS_MAX,
+    STRAYS_RECORDED_MAX,
+    UNREAD_BYTES_MAX,
+    UNREAD_S,
+)
 from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.availability import RetryingProcessHost, outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
@@ -99,6 +112,7 @@ from supervisor.runtime.live_session import LiveSession, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
 from supervisor.sessions.agent_requests import PermissionRequests, Terminals
+from supervisor.sessions.reported_end import QUIET_S, ReportedEnd
 
 _WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """Messages which show that an agent works on its prompt, or tries to."""
@@ -146,14 +160,14 @@ class CompactionTracker:
     def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
         return self._registry.report(turn_id, event, cause=self._session.cause)
 
-    async def update(self, turn_id: str, *, active: bool) -> None:
-        """Report that the running turn begins a compaction (*active*) or has finished it."""
+    async def update(self, turn_id: str, *, active: bool, failed: bool = False) -> None:
+        """Report that the running turn begins a compaction (*active*) or has finished it, or that it *failed*."""
         if active:
             if self._compacting != turn_id and await self._report(turn_id, CompactNeeded()) is not None:
                 self._compacting = turn_id
         elif self._compacting == turn_id:
             self._compacting = None
-            await self._report(turn_id, CompactionCompleted())
+            await self._report(turn_id, CompactionFailed() if failed else CompactionCompleted())
 
     async def update_after_turn(self, done: str | None, *, active: bool) -> None:
         """Report a compaction that happens between turns. *done* is the id of the last turn if that turn succeeded."""
@@ -247,6 +261,13 @@ class ProcessConnection(AgentConnection):
         """Exit status of the program, once its output was read to the end."""
         self._last_error_line = ""
         self._errors_read = OneShotEvent()
+        self._reported_end = ReportedEnd(registry.system.timers, self._end_settled)
+        self._stayed = ""
+        """Reason why the program was ended although its turn had not failed, for the record of its exit."""
+        self._kill_timer: Timer | None = None
+        """Timer of the kill of a program that was told to end because it stayed after its result."""
+        self._strays = 0
+        """Number of lines that were no messages of the agent's protocol."""
 
     # ------------------------------------------------------------------ commands: never wait
     @property
@@ -363,6 +384,9 @@ class ProcessConnection(AgentConnection):
                 with anyio.CancelScope(shield=True):
                     exited = self._record_exit(await process.wait_ended())
                 self._agent_io.process = None
+            self._reported_end.cancel()
+            if self._kill_timer is not None:
+                self.registry.system.timers.cancel(self._kill_timer)
             self._compacting.finish()
             self._terminations.finish()
             self._report_end(exited)
@@ -381,7 +405,7 @@ class ProcessConnection(AgentConnection):
             ended_by=report.ended_by,
             killed=report.killed,
             survivors=report.survivors,
-            reason=intent.error if intent is not None else "",
+            reason=intent.error if intent is not None else self._stayed,
             abort_reason=reason,
             abort_id=self._abort_id,
         )
@@ -424,6 +448,8 @@ class ProcessConnection(AgentConnection):
     async def _read(self, process: Process) -> None:
         while data := await process.receive():
             self.session.report_progress()
+            if not self._codec.one_shot:
+                self._reported_end.note_output()
             self._terminations.note_output(process.written_between)
             # In lines: a codec replies to some lines by itself, and one line may ask for megabytes. A one-shot program
             # gets no reply.
@@ -478,10 +504,12 @@ class ProcessConnection(AgentConnection):
     async def _process(self, out: Out) -> None:
         if not await self._wait_for_room():
             return
+        # A log line may be about anything: it does not show that the agent works on its prompt.
+        is_work = out.kind != "log" if isinstance(out, Text) else isinstance(out, _WORK)
+        if is_work and self._codec.one_shot:
+            self._reported_end.cancel()  # it had not ended: some programs go on after a failure that they report
         if self.turn_id is not None and self.session.monitor is not None:
             self.session.monitor.model.observe(out)
-            # A log line may be about anything: it does not show that the agent works on its prompt.
-            is_work = out.kind != "log" if isinstance(out, Text) else isinstance(out, _WORK)
             if self._intent is None and is_work:
                 self.session.progressed = True
         match out:
@@ -528,8 +556,13 @@ class ProcessConnection(AgentConnection):
                 self.registry.write_transcript(self.session, "log", f"its model failed ({out.problem}): {out.words}\n")
             case CallNotEnded(call_id, why):
                 self._terminations.give_up(call_id, why)
+            case TurnEnding():
+                settle_s = self.registry.entity(self.session.session_id).data.limits.settle_s
+                self._reported_end.begin(quiet_s=settle_s if self._codec.one_shot else QUIET_S, within_s=settle_s)
             case TurnEnded():
                 await self._on_turn_ended(out)
+            case StrayLine(line, why):
+                self._on_stray(line, why)
             case Malformed(why, permanent):
                 self._malformed(why, permanent)
             case _:
@@ -581,10 +614,10 @@ class ProcessConnection(AgentConnection):
             await self._compacting.update_after_turn(
                 self._concluded if self._succeeded else None, active=compaction.active
             )
-        elif compaction.failed:
+        elif not compaction.failed or compaction.goes_on:
+            await self._compacting.update(self.turn_id, active=compaction.active, failed=compaction.failed)
+        elif self._intent is None:  # else the compaction was given up because the turn ends
             self.interrupt(self.turn_id, _NOT_COMPACTED, None)
-        else:
-            await self._compacting.update(self.turn_id, active=compaction.active)
 
     async def _open_call(self, call_id: str, title: str, tool_kind: str, parent: str = "") -> str | None:
         self._terminations.note_opened(call_id)
@@ -638,11 +671,37 @@ class ProcessConnection(AgentConnection):
             self._permissions.withdraw(self.turn_id, "its turn is over")
         super()._conclude(stop, error, status, problem=problem, http_status=http_status, last_words=last_words)
 
+    def _on_stray(self, line: str, why: str) -> None:
+        """Write a line that is no message into the transcript, and record the first of these lines."""
+        self.registry.write_transcript(self.session, "log", f"{line}\n")
+        self._strays += 1
+        if self._strays <= STRAYS_RECORDED_MAX:
+            fact = {"line": line[:STRAY_CHARS_MAX], "why": why}
+            self.registry.record_fact(self.agent_id, "StrayLine", self.session.cause, fact)
+
+    def _end_settled(self) -> None:
+        """End the turn whose end was reported, because nothing more of it has come. A program that serves one prompt,
+        and that has not exited by itself, is ended first: its exit ends the turn."""
+        process = self._agent_io.process
+        if not self._codec.one_shot:
+            self._agent_io.put(self._codec.settled())
+        elif process is not None:
+            self._stayed = "it had reported its result, and did not exit within limits.settle_s"
+            process.terminate()
+            kill_s = 0.0 if self.session.profile.quirks.needs_kill else self.session.policy.ladder.terminate_s
+            self._kill_timer = self.registry.system.timers.set(None, None, kill_s, lambda _: self._kill_stayed(process))
+
+    def _kill_stayed(self, process: Process) -> None:
+        self._kill_timer = None  # a timer that has fired must not be cancelled
+        process.kill()
+
     async def _on_turn_ended(self, ended: TurnEnded) -> None:
+        self._reported_end.cancel()
         if self._cut_short is not None:  # an agent may say that it has stopped, and leave its tools running
             await self._terminations.before_end(self._cut_short)
         await self._close_stopped()
-        await self._compact(Compaction(active=False))
+        if self.turn_id is None:
+            self._compacting.finish()
         has_exited = ended.stop == "error" and self._phase >= ConnectionPhase.EXITED
         last_words = self._last_error_line if has_exited else ""
         if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
@@ -650,10 +709,12 @@ class ProcessConnection(AgentConnection):
             self.session.resume_id = self._conversation
             why = "a cancel leaves its tools running: it was ended with them"
             self.kill(Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
+        # What an agent reports after its compaction has failed is no success.
+        stop = "cancelled" if self._intent is _NOT_COMPACTED else ended.stop
         # Only a status that says more than the agent's words do, such as 127: there is no such program.
         status = self._exit_status if ended.stop == "error" and self._exit_status in STATUSES else None
         self._conclude(
-            ended.stop,
+            stop,
             ended.error,
             status,
             problem=ended.problem,

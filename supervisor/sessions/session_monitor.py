@@ -4,6 +4,9 @@ The monitor counts and decides what follows; it ends a session only by ``Monitor
 budget is used up gets one more turn, in which its agent hands back its work: reports what is done and what is not. The
 session is aborted when that turn is over, or when that turn has used up its own budget. Every step is a fact in the
 session's log.
+
+An agent that is one-shot gets no message: it would begin its work anew. It is neither woken nor asked for anything, its
+silence is bounded by the time-out of its turn, and a spent budget ends it at once.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, Severity, Verdict
 from supervisor.policies import liveness
 from supervisor.policies.budgets import Amounts, Budget, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
-from supervisor.policies.liveness import Liveness, Stall, StallAction, StallProfileName
+from supervisor.policies.liveness import ONE_SHOT, Liveness, Stall, StallAction, StallProfileName
 from supervisor.policies.loop_detection import FinishedCall, LoopDetector, LoopLimits
 from supervisor.policies.model_errors import ModelLimits, ModelRecord
 from supervisor.policies.usage import USAGE
@@ -291,9 +294,9 @@ class SessionMonitor:
         match self._hand_back:
             case _HandBackPhase.NONE:
                 self._lease_turn(turn_id)
-            case _HandBackPhase.ASKED:
+            case _HandBackPhase.ASKED if not self.session.profile.one_shot:
                 self._begin_hand_back()
-            case _HandBackPhase.BEGUN:
+            case _HandBackPhase.ASKED | _HandBackPhase.BEGUN:
                 self._abort_spent()
         self._use(Amounts(turns=1))
         self._record_use()
@@ -315,7 +318,7 @@ class SessionMonitor:
         spent = self._lease.lacking() if self._lease is not None else None
         if spent is not None:
             self._note_spent(spent)
-            if self.used.turns:
+            if self.used.turns and not self.session.profile.one_shot:
                 self._begin_hand_back()
             else:  # nothing to hand back
                 self._abort_spent()
@@ -424,8 +427,12 @@ class SessionMonitor:
             self._abort_spent(f"; handing back took too much: {spent.words}")
         elif self._hand_back is _HandBackPhase.NONE:
             because = self._note_spent(spent)
+            if self.session.profile.one_shot:
+                self._abort_spent()
+                return
             self._hand_back, self._was_asked = _HandBackPhase.ASKED, True
-            self._send_message(f"{_ASKED_ID}{self._turn_id}", ASKED.format(words=spent.words), because)
+            asked = ASKED.format(words=spent.words)
+            self._send_message(f"{_ASKED_ID}{self._turn_id}", asked, because, AbortReason.BUDGET_SPENT)
 
     def _note_spent(self, spent: SpentBudget) -> int:
         because = self._record_fact("BudgetSpent", spent._asdict(), spent.words)
@@ -435,7 +442,7 @@ class SessionMonitor:
     def _abort_spent(self, more: str = "") -> None:
         assert self._spent is not None, "a session hands back only after its budget was spent"
         spent, because = self._spent
-        self._abort(f"{spent.words}{more}", because, "budget")
+        self._abort(f"{spent.words}{more}", because, "budget", AbortReason.BUDGET_SPENT)
 
     def _begin_hand_back(self) -> None:
         """Make the beginning turn the one in which the agent hands back its work, and give it a budget of its own."""
@@ -461,7 +468,7 @@ class SessionMonitor:
         asked = ASKED.format(words=self._spent[0].words)
         return prompt if asked in prompt else f"{prompt}\n\n{asked}"
 
-    def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason = AbortReason.USER_INTERRUPT) -> None:
+    def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason) -> None:
         if self._hand_back is not _HandBackPhase.OVER:
             self._hand_back = _HandBackPhase.OVER
             self._monitors.abort_session(self.session.session_id, reason, actor, because, blamed)
@@ -475,9 +482,12 @@ class SessionMonitor:
             return
         because = self._record_fact("Repeats", repeated._asdict(), repeated.words)
         if repeated.again:
-            self._abort(f"it goes round in a circle: {repeated.words}, after it was told so", because, "loops")
-        else:
-            self._send_message(f"circle of {self._turn_id}", REPEATS.format(words=repeated.words), because)
+            said = "" if self.session.profile.one_shot else ", after it was told so"
+            words = f"it goes round in a circle: {repeated.words}{said}"
+            self._abort(words, because, "loops", AbortReason.LOOP)
+        elif not self.session.profile.one_shot:
+            text = REPEATS.format(words=repeated.words)
+            self._send_message(f"circle of {self._turn_id}", text, because, AbortReason.LOOP)
 
     # ------------------------------------------------------------------ life
     def report_progress(self) -> None:
@@ -485,6 +495,11 @@ class SessionMonitor:
         woken or asked to stop) such output does not count: it may be a mere reaction to that action."""
         if not self._stall.taken:
             self.session.progressed = True
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether the time-out of the turn under way alone bounds the agent's silence."""
+        return self._under_way and self.session.profile.one_shot
 
     def take_progress(self) -> bool:
         """Return whether the session has progressed since the last call of this method, or waits for a human, which has
@@ -497,7 +512,8 @@ class SessionMonitor:
         """Apply the stall profile. *moved* is true if the session, or a session below it, has progressed since the last
         snapshot."""
         moved = moved or self._registry.journal_writer.disk.outage is not None  # it may wait for the disk
-        step = self._stall.snapshot(moved, self.rules.liveness.profile(self._patience))
+        profile = ONE_SHOT if self.session.profile.one_shot else self.rules.liveness.profile(self._patience)
+        step = self._stall.snapshot(moved, profile)
         if step is not None:
             self._stalled(step)
         elif self._stall.silent * self.rules.liveness.snapshot_s < PROGRESS_S:
@@ -525,20 +541,31 @@ class SessionMonitor:
     def _stalled(self, step: StallAction) -> None:
         silent_s = self._stall.silent * self.rules.liveness.snapshot_s
         reason = f"nothing was heard from it for {silent_s:g} s"
-        because = self._record_fact("Stalled", {"step": step.value, "silent_s": silent_s}, reason)
+        liveness_rules = self.rules.liveness
+        kill_s = liveness_rules.profile(self._patience).kill * liveness_rules.snapshot_s
+        fact = {"step": step.value, "silent_s": silent_s, "ends_in_s": max(0.0, kill_s - silent_s)}
+        because = self._record_fact("Stalled", fact, reason)
         message_id = f"{step.value} of {self._turn_id} after {silent_s:g} s"
         match step:
             case StallAction.WAKE:
-                self._send_message(message_id, WAKE.format(silent_s=silent_s), because, DeliveryPoint.TOOL_BOUNDARY)
+                text, point = WAKE.format(silent_s=silent_s), DeliveryPoint.TOOL_BOUNDARY
+                self._send_message(message_id, text, because, AbortReason.TIMEOUT, point)
             case StallAction.STOP:
-                self._send_message(message_id, STOP.format(silent_s=silent_s), because)
+                self._send_message(message_id, STOP.format(silent_s=silent_s), because, AbortReason.TIMEOUT)
             case StallAction.KILL:
                 words = f"{reason}, after it was woken up and asked to stop"
                 self._abort(words, because, liveness.ACTOR, AbortReason.TIMEOUT)
 
     # ------------------------------------------------------------------ messages and records
-    def _send_message(self, message_id: str, text: str, because: int, point: DeliveryPoint = DeliveryPoint.NOW) -> None:
-        message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point)
+    def _send_message(
+        self,
+        message_id: str,
+        text: str,
+        because: int,
+        blamed: AbortReason,
+        point: DeliveryPoint = DeliveryPoint.NOW,
+    ) -> None:
+        message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point, blamed=blamed)
         self._registry.send(self.session.session_id, message, cause=Cause(because, None, "supervisor"))
 
     def _record_fact(self, name: str, metadata: dict[str, Any], reason: str) -> int:

@@ -28,6 +28,7 @@ worker.
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Final
 
 import anyio
 
@@ -36,12 +37,12 @@ from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, TaskEvent, Unclaimed
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, TaskRunData, probes_left
-from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Exit, TransitionReason, Verdict
 from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.journal_state import is_stalled
+from supervisor.recovery.journal_state import own_abort_of
 from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.live_session import LiveSession, NoSuchEntity, Outcome
 from supervisor.runtime.one_shot_event import OneShotEvent
@@ -56,6 +57,10 @@ from supervisor.work.settling import settle_turn
 from supervisor.work.task_execution import ActiveClaim, Interruption, Phase, TaskExecution
 
 _log = get_logger()
+
+LOSSES_MAX: Final = 3
+"""Number of workers that may be lost while they have the same job; with the last one its task has failed. (A worker
+that is lost again and again would start a healthy task anew without end.)"""
 
 WORKED_ON = frozenset({Job.QUEUED, Job.RUNNING, Job.RETRYING})
 """States of a job that a worker works on, or that waits for a worker."""
@@ -241,7 +246,7 @@ class AttemptRunner:
             outcome = await self._sup.outcome_of(
                 execution.session_id, prompt, execution.cause, once=True, limit=limit, reason=reason
             )
-            return _with_stall(outcome, session)
+            return _with_own_abort(outcome, session)
         except (NoSuchEntity, Refused) as error:
             return Outcome("aborted", str(error), "")
 
@@ -257,11 +262,11 @@ class AttemptRunner:
                 found = Outcome(told.outcome, told.error, "", told.seq)
             if found is not None and found.seq is not None and found.seq < await self._began_seq(execution):
                 found = None  # the outcome of the attempt before, which has been judged
-            outcome = _with_stall(found, session) if found is not None else await self._prompt(execution)
+            outcome = _with_own_abort(found, session) if found is not None else await self._prompt(execution)
             group.cancel_scope.cancel()
         ended_before = session is None and outcome.outcome == "aborted"
-        if ended_before and await is_stalled(self._sup.journal, execution.session_id):
-            outcome = as_timed_out(outcome)
+        if ended_before and (reason := await own_abort_of(self._sup.journal, execution.session_id)):
+            outcome = as_failed(outcome, reason)
         execution.seq = outcome.seq or execution.seq
         return outcome
 
@@ -341,8 +346,10 @@ class AttemptRunner:
         )
         if how is None or how.model is None:  # a text alone may be a test's output about statuses and limits
             failure = failure._replace(provider=False)
-        # A session that has given up has had all its tries. One whose agent hung is followed by another one.
-        if not (self._plan_run.lives(execution.session_id) or _is_timed_out(outcome) or failure.passes):
+        # A session that has given up has had all its tries. One whose agent hung, or repeated itself, is followed by
+        # another one.
+        is_ended = how is not None and how.abort_reason in OWN_ABORTS
+        if not (self._plan_run.lives(execution.session_id) or is_ended or failure.passes):
             failure = failure._replace(category=ErrorCategory.PERMANENT)
         failure = await plugin_policies.reclassify_failure(self._plan_run, execution, failure, outcome.error)
         self._plan_run.note_ended(execution, failure)
@@ -375,7 +382,7 @@ class AttemptRunner:
         decision = await self._plan_run.decide_retry(execution, failed, charged=charged, spent=spent)
         if self.is_spent(decision.state, decision.data):
             ends = (*decision.events, job.ExecutionFailed(error=error, final=True))
-            await self._pipeline.fail(execution, decision.explain(error), *ends)
+            await self._pipeline.fail(execution, decision.explain(error), *ends, verdict=outcome.how)
             return False
         if decision.state is TaskRun.CIRCUIT_OPEN:
             probe_in_s = decision.data.cooldown_s
@@ -493,6 +500,10 @@ class AttemptRunner:
         with suppress(NoSuchEntity, Refused, JournalError):
             if execution.session_lives:
                 await self._sup.close_session(execution.session_id, reason=why, cause=execution.cause)
+        held = execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and execution.job is Job.RUNNING
+        if lost and held and execution.job_data.losses + 1 >= LOSSES_MAX:
+            await self._fail_lost(execution)
+            return
         recovered = TransitionReason.ORPHAN_RECOVERED if lost else None
         events: tuple[TaskEvent, ...] = ()
         match execution.state:
@@ -504,7 +515,7 @@ class AttemptRunner:
                 orphaned = (Orphaned(reason=why),) if lost else ()
                 events = (*orphaned, Requeued(reason=why, transition_reason=recovered))
         if events or execution.job in WORKED_ON:
-            await self.put_back(execution, why, *events)
+            await self.put_back(execution, why, *events, lost=lost)
             interruption.event = events[-1] if events else None
             if execution.job in WORKED_ON and not isinstance(interruption.event, Blocked):
                 self.try_again(execution)
@@ -512,16 +523,28 @@ class AttemptRunner:
             await self._plan_run.give_back(execution)
         self._plan_run.wake()
 
-    async def put_back(self, execution: TaskExecution, why: str, *events: TaskEvent) -> None:
-        """Record *events*, and that run and job wait, without charging a failure: nobody carries the task out."""
+    async def _fail_lost(self, execution: TaskExecution) -> None:
+        """Fail a task of which too many workers were lost."""
+        error = f"its worker was lost {LOSSES_MAX} times, each time without heartbeats (workers.*.heartbeat_s, check_s)"
+        if execution.run is TaskRun.IN_PROGRESS:
+            failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
+            run_end = (await self._plan_run.decide_retry(execution, failed)).events
+        else:
+            run_end = await self._pipeline.run_end(execution, error)
+        await self._pipeline.fail(execution, error, *run_end, job.ExecutionFailed(error=error, final=True))
+        self._plan_run.wake()
+
+    async def put_back(self, execution: TaskExecution, why: str, *events: TaskEvent, lost: bool = False) -> None:
+        """Record *events*, and that run and job wait, without charging a failure: nobody carries the task out. *lost*:
+        its worker sent no heartbeats."""
         if execution.phase is Phase.FOLLOWED:
             execution.phase = Phase.IDLE
         works, run_events = execution.run is TaskRun.IN_PROGRESS, tuple[Event, ...]()
         if works:
             failed = task_run.ExecutionFailed(error=why, charged=False)
             run_events = (await self._plan_run.decide_retry(execution, failed, charged=False)).events
-        lost = (job.WorkerLost(error=why),) if execution.job is Job.RUNNING else ()
-        await execution.post(*events, *run_events, *lost)
+        job_events = (job.WorkerLost(error=why, silent=lost),) if execution.job is Job.RUNNING else ()
+        await execution.post(*events, *run_events, *job_events)
         if works:
             if execution.run is TaskRun.RETRYING and not execution.is_over:
                 execution.phase = Phase.DELAYED
@@ -560,19 +583,19 @@ def delay_of(execution: TaskExecution) -> tuple[float, float]:
     return execution.run_data.delay_s, execution.run_changed_at
 
 
-def _with_stall(outcome: Outcome, session: LiveSession | None) -> Outcome:
-    """Return *outcome*, changed to timed out if the monitor ended the session because its agent was silent: the attempt
-    took too long, and nobody requested the end of the task."""
+def _with_own_abort(outcome: Outcome, session: LiveSession | None) -> Outcome:
+    """Return *outcome*, changed to failed if the monitor ended the session by a limit: the agent was silent, went round
+    in a circle, or used up a budget. Nobody requested the end of the task."""
     asked = session.stop_request if session is not None else None
-    if outcome.outcome != "aborted" or asked is None or asked.abort_reason != AbortReason.TIMEOUT or asked.later:
+    if outcome.outcome != "aborted" or asked is None or asked.abort_reason not in OWN_ABORTS or asked.later:
         return outcome
-    return as_timed_out(outcome)
+    return as_failed(outcome, AbortReason(asked.abort_reason))
 
 
-def as_timed_out(outcome: Outcome) -> Outcome:
-    """Return *outcome*, changed to a failed attempt that took too long."""
-    how = Verdict(exit=Exit.TIMEOUT, error=outcome.error, abort_reason=AbortReason.TIMEOUT)
-    return outcome._replace(outcome="failed", how=how)
+def as_failed(outcome: Outcome, reason: AbortReason) -> Outcome:
+    """Return *outcome*, changed to an attempt that failed because the runtime ended its session for *reason*."""
+    exit_ = Exit.TIMEOUT if reason is AbortReason.TIMEOUT else Exit.ERROR
+    return outcome._replace(outcome="failed", how=Verdict(exit=exit_, error=outcome.error, abort_reason=reason))
 
 
 def _is_timed_out(outcome: Outcome) -> bool:

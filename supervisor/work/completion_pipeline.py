@@ -38,7 +38,7 @@ from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, retries_left
 from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, Verdict
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
 from supervisor.ports import JournalError
@@ -275,10 +275,15 @@ class CompletionPipeline:
                 return f"nothing to merge: {merge.why}"
 
     # ------------------------------------------------------------------ failed
-    async def fail(self, execution: TaskExecution, error: str, *ends: Event) -> None:
-        """Record the events *ends* of run and job, and that the task has failed; then try the task again or
-        settle it."""
-        await execution.post(*ends, task.Failed(reason=error))
+    async def fail(self, execution: TaskExecution, error: str, *ends: Event, verdict: Verdict | None = None) -> None:
+        """Record the events *ends* of run and job, and that the task has failed, for the reasons of the *verdict* on
+        its last attempt; then try the task again or settle it."""
+        failed = task.Failed(reason=error)
+        if verdict is not None:
+            failed = task.Failed(
+                reason=error, transition_reason=verdict.transition_reason, abort_reason=verdict.abort_reason
+            )
+        await execution.post(*ends, failed)
         await self._fail_for_now(execution, error)
 
     async def continue_failed(self, execution: TaskExecution) -> None:

@@ -32,18 +32,18 @@ from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task, TaskEvent
 from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData
-from supervisor.lifecycles.types import Kind, TransitionReason
+from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError
-from supervisor.recovery.journal_state import is_stalled
+from supervisor.recovery.journal_state import own_abort_of
 from supervisor.recovery.restore import WHY
 from supervisor.recovery.resumable import InterruptedTask, continued, counted_states, grown
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import NoSuchEntity, Outcome
 from supervisor.work import authorization
-from supervisor.work.attempt_runner import AttemptRunner, as_timed_out, delay_of, is_delayed
+from supervisor.work.attempt_runner import AttemptRunner, as_failed, delay_of, is_delayed
 from supervisor.work.checkpoints import take_back, workspace_of
 from supervisor.work.completion_pipeline import DEAD_LETTERED, CompletionPipeline, job_end
 from supervisor.work.plan_run import PlanRun, TaskReleased
@@ -374,8 +374,8 @@ class PlanRecovery:
         row = self._sup.recovered_work.rows.get(execution.session_id)
         data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
-        if how == "aborted" and await is_stalled(self._sup.journal, execution.session_id):
-            how = "stalled"
+        limit = await own_abort_of(self._sup.journal, execution.session_id) if how == "aborted" else None
+        how = "limited" if limit is not None else how
         above = execution.parent
         match how:
             case "aborted":
@@ -384,9 +384,9 @@ class PlanRecovery:
                 await self._fail(execution, error)
             case _ if above is not None and above.result is not None:  # the supervisor was about to cancel the task
                 await self._pipeline.cancel(execution, f"{above.name} is {above.result.outcome}")
-            case "stalled" if execution.run is TaskRun.IN_PROGRESS:
-                await self._time_out(execution, error)
-            case "stalled" if execution.run is not TaskRun.VALIDATING:  # the attempt had been judged before the kill
+            case "limited" if limit is not None and execution.run is TaskRun.IN_PROGRESS:
+                await self._charge(execution, error, limit)
+            case "limited" if execution.run is not TaskRun.VALIDATING:  # the attempt had been judged before the kill
                 await self._queue(execution)
             case _ if execution.state is Task.CLAIMED:
                 recovered = TransitionReason.ORPHAN_RECOVERED
@@ -394,13 +394,15 @@ class PlanRecovery:
             case _:
                 await self._adopt(execution)
 
-    async def _time_out(self, execution: TaskExecution, error: str) -> None:
-        """Charge the attempt of a session that was ended because its agent hung; then try the task again, if its limits
+    async def _charge(self, execution: TaskExecution, error: str, limit: AbortReason) -> None:
+        """Charge the attempt of a session that the runtime ended by a *limit*; then try the task again, if its limits
         allow, or fail the task."""
-        failed = await self._attempt_runner.failure_of(execution, as_timed_out(Outcome("aborted", error, "")))
+        outcome = as_failed(Outcome("aborted", error, ""), limit)
+        failed = await self._attempt_runner.failure_of(execution, outcome)
         decision = await self._plan_run.decide_retry(execution, failed)
         if self._attempt_runner.is_spent(decision.state, decision.data):
-            await self._pipeline.fail(execution, error, *decision.events, *self._job_failed(execution, error))
+            ends = (*decision.events, *self._job_failed(execution, error))
+            await self._pipeline.fail(execution, error, *ends, verdict=outcome.how)
             return
         job_events: tuple[Event, ...] = ()
         if execution.job is Job.RUNNING:

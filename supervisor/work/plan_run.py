@@ -39,7 +39,7 @@ from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Retried, Task
 from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
-from supervisor.lifecycles.types import AbortReason, Kind, ModelFailure, TimeLimit
+from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_request import AbortRequest
@@ -380,7 +380,7 @@ class PlanRun:
     def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest, cause: Cause) -> None:
         """Publish that a person or the host has ended the session of a task, unless an attempt is under way, whose
         outcome then reports the end. (An attempt that is being decided does not.)"""
-        own = (request.abort_id is None and cause != HOST) or request.abort_reason == AbortReason.TIMEOUT
+        own = (request.abort_id is None and cause != HOST) or request.abort_reason in OWN_ABORTS
         is_decided = execution.active is not None and not execution.active.decided.is_set()
         if execution.session_id == session_id and not own and (is_decided or not execution.works):
             self._end_on_purpose(execution, request.reason)
@@ -481,13 +481,17 @@ class PlanRun:
         return next_agent(execution.task.agent, execution.task.fallback_agents, retries)
 
     def time_limit(self, execution: TaskExecution) -> TimeLimit:
-        """Return the time limit of an attempt: the limit of the task, else of tasks of its size, else of the plan."""
-        lifecycle = self.plan.task_lifecycle
+        """Return the time limit of an attempt: the limit of the task, else of tasks of its size, else of the plan or of
+        the supervisor's settings, else of its kind of agent."""
         if execution.task.timeout_s is not None:
             return TimeLimit(execution.task.timeout_s)
         if (kind := _kind_of(execution)) is not None:
             return TimeLimit(self._timeouts.of(kind, self._durations.of(kind)), self._timeouts.hard_cap_s)
-        return TimeLimit(lifecycle.default_timeout if "default_timeout" in lifecycle.model_fields_set else None)
+        if (given_s := self.plan.task_lifecycle.default_timeout) is not None:
+            return TimeLimit(given_s)
+        if "turn_timeout_s" in self.sup.settings.limits.model_fields_set:
+            return USUAL_TIME
+        return TimeLimit(self._timeouts.without_size(self.plan.agent_configs.get(execution.agent)))
 
     # ------------------------------------------------------------------ providers
     def provider_of(self, agent: str) -> str:

@@ -1,8 +1,9 @@
 """Time limits of attempts: from the size of the task, then from the durations of tasks of its kind.
 
-A task without a size has a fixed limit. The limit of a task with a size is at first the seconds of its size times the
-factor of its complexity; as soon as enough tasks of the same kind are completed, their durations determine the limit
-instead. All times are arguments and results in seconds: no clock is read here.
+A task without a size has a fixed limit: an agent has longer than a program that is no agent. The limit of a task with
+a size is at first the seconds of its size times the factor of its complexity; as soon as enough tasks of the same kind
+are completed, their durations determine the limit instead. All times are arguments and results in seconds: no clock is
+read here.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
+
+from supervisor.plans.agents import AgentConfig
 
 KINDS_MAX: Final = 256
 """Maximal number of task kinds whose durations are remembered; the kind that was used longest ago is dropped first."""
@@ -62,12 +65,13 @@ class TaskKind(NamedTuple):
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings of the time limits, in seconds, and of their adaptation to observed durations.
 
-    ``default_s`` is for tasks without a size. ``min_s`` and ``max_s`` bound the adapted limit; ``hard_cap_s`` is the
-    limit up to which an attempt at a task with a size is extended while progress is seen, and also the limit of the
-    wait for subtasks.
+    ``default_s`` is for tasks without a size, ``command_s`` for such tasks of a program that is no agent. ``min_s`` and
+    ``max_s`` bound the adapted limit; ``hard_cap_s`` is the limit up to which an attempt at a task with a size is
+    extended while progress is seen, and also the limit of the wait for subtasks.
     """
 
-    default_s: float = 300.0
+    default_s: float = 1800.0
+    command_s: float = 300.0
     min_s: float = 300.0
     max_s: float = 7200.0
     hard_cap_s: float = 5400.0
@@ -75,18 +79,22 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     percentile: float = 95.0
     margin: float = 1.5
 
-    def of(self, kind: TaskKind | None, finished: Sequence[float] = ()) -> float:
+    def of(self, kind: TaskKind, finished: Sequence[float] = ()) -> float:
         """Return the limit of an attempt, in seconds.
 
         Args:
-            kind: the kind of the task; ``None`` for a task without a size.
+            kind: the kind of the task.
             finished: durations of completed tasks of that kind, in seconds.
         """
-        if kind is None:
-            return self.default_s
         known = len(finished) >= self.samples_min
         wanted_s = self._usual_s(finished) if known else BASES_S[kind.scope] * FACTORS[kind.complexity]
         return min(max(wanted_s, self.min_s), self.max_s)
+
+    def without_size(self, agent: AgentConfig | None) -> float:
+        """Return the limit of an attempt at a task without a size, in seconds: a command that is no known agent has
+        ``command_s``."""
+        is_command = agent is not None and agent.adapter == "command" and agent.known is None
+        return self.command_s if is_command else self.default_s
 
     def _usual_s(self, finished: Sequence[float]) -> float:
         """Return the percentile by nearest rank (an observed duration, not a mean of two) times the margin."""

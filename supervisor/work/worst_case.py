@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from supervisor.agent_catalogue import is_one_shot
 from supervisor.lifecycles.session import backoff_ms
 from supervisor.lifecycles.task_run import retry_delay_s
 from supervisor.plans.plan import Plan
@@ -82,7 +83,11 @@ def worst_cases(plan: Plan, task: TaskConfig) -> Iterator[WorstCase]:
 
 
 def _silence_s(plan: Plan, task: TaskConfig) -> float:
-    """Return the seconds until a silent agent is ended; infinite if nobody watches for silence."""
+    """Return the seconds until a silent agent is ended; infinite if nobody watches for silence, as for a one-shot
+    agent."""
+    agent = plan.agent_configs.get(task.agent)
+    if agent is not None and is_one_shot(agent.adapter, None if agent.mapping else agent.line_mapping):
+        return float("inf")
     watched = plan.liveness.value()
     silent_s = watched.snapshot_s * (watched.profile(patience_of(task)).kill + 1)  # the first snapshot may hear of it
     return silent_s or float("inf")
@@ -96,5 +101,8 @@ def limit_s(plan: Plan, task: TaskConfig) -> float:
         limits = Timeouts()
         first_s = limits.of(TaskKind(TaskSize(task.scope), Complexity(task.complexity), task.role or ""))
         return max(first_s, limits.hard_cap_s)
-    given = "default_timeout" in plan.task_lifecycle.model_fields_set
-    return plan.task_lifecycle.default_timeout if given else plan.limits.turn_timeout_s
+    if (given_s := plan.task_lifecycle.default_timeout) is not None:
+        return given_s
+    if "turn_timeout_s" in plan.limits.model_fields_set:
+        return plan.limits.turn_timeout_s
+    return Timeouts().without_size(plan.agent_configs.get(task.agent))

@@ -54,7 +54,7 @@ from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
 from supervisor.ports import EntityRow, JournalError
 from supervisor.work.results import PlanResult
-from tests.support import CommandOutput, run_command, stdout_of
+from tests.support import CommandOutput, run_command, running_program, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal
 
 Cli = Callable[..., CommandOutput]
@@ -473,7 +473,7 @@ def test_validate(tmp_path: Path, cli: Cli, ended: Path) -> None:
 def test_a_pipe_is_validated_from_its_first_byte(cli: Cli, ended: Path) -> None:
     """``validate`` reads a log from a pipe completely, from the first byte."""
     log = StateDir(ended).transitions
-    with subprocess.Popen(["cat", log], stdout=subprocess.PIPE) as cat:
+    with running_program(["cat", log], stdout=subprocess.PIPE) as cat:
         assert cat.stdout is not None
         output = cli("validate", f"/dev/fd/{cat.stdout.fileno()}", "--json")
     assert (output.status, output.json["report"]["lines"]) == (0, len(log.read_text().splitlines()))
@@ -1080,14 +1080,14 @@ def test_the_plan_on_the_page_of_plans_is_a_plan(tmp_path: Path) -> None:
 def test_a_closed_standard_output_is_silent(ended: Path, closed: str) -> None:
     """A command whose standard output is closed from the start succeeds without a message."""
     command = f"exec {sys.executable} -m supervisor ps --state-dir {ended} {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_nobody_reading_is_silent(ended: Path) -> None:
     """A command whose reader closes the pipe in the middle of the output prints no error message."""
     command = [sys.executable, "-m", "supervisor", "events", "--json", "--state-dir", str(ended)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with running_program(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()

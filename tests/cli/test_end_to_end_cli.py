@@ -24,6 +24,7 @@ import pytest
 
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
+from tests.support import running_program
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -90,7 +91,7 @@ def run(plan: Path, *options: str) -> Iterator[Run]:
     state_dir = plan.parent / "state"
     argv = command(plan, state_dir, "--json", "--workdir", str(plan.parent), *options)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+    with running_program(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             yield Run(process, state_dir)
         finally:
@@ -98,7 +99,7 @@ def run(plan: Path, *options: str) -> Iterator[Run]:
                 with suppress(ProcessLookupError):
                     process.send_signal(signal.SIGTERM)
                     process.send_signal(signal.SIGINT)  # another one: two of a kind may arrive as one
-            process.communicate(timeout=60)
+            process.communicate(timeout=120)
 
 
 @pytest.fixture
@@ -129,7 +130,7 @@ def test_a_plan_is_run_in_its_order(tmp_path: Path, tell: Any, backend: str) -> 
     )
     with run(write_plan(tmp_path, tasks), "--backend", backend) as one:
         assert one.result() == {"last": "completed", "make": "completed", "also": "completed"}
-        assert one.process.wait(30) == 0
+        assert one.process.wait(120) == 0
     assert (tmp_path / "last").read_text() == "done\n"
     order = [event["entity_id"] for event in one.seen if event.get("event") == "closed"]
     assert order == ["task:make", "task:also", "task:last"]
@@ -159,7 +160,7 @@ def test_failed_work_is_exit_status_1(tmp_path: Path, tell: Any) -> None:
     )
     with run(write_plan(tmp_path, tasks)) as one:
         assert one.failed() == {"bad": "failed", "after": "blocked", "good": "completed"}
-        assert one.process.wait(30) == 1
+        assert one.process.wait(120) == 1
     assert "exit status 3" in one.seen[-1]["tasks"][0]["error"]
     status, explanation = tell(one.state_dir, "why", "bad")
     assert (status, explanation["steps"][-1]["record"]["to_status"]) == (0, "Stopped")
@@ -196,7 +197,7 @@ def test_one_call_is_aborted_from_a_second_terminal(tmp_path: Path, tell: Any, b
         status, receipt = tell(one.state_dir, "abort", "wait:t1:c1", "--scope", "tool", "--reason", "too slow")
         assert (status, receipt["survivors"], len(receipt["processes"])) == (0, 0, 1)
         assert one.result() == {"wait": "completed"}
-        assert one.process.wait(30) == 0
+        assert one.process.wait(120) == 0
     assert (tmp_path / "after").read_text() == "went on"
     status, explanation = tell(one.state_dir, "why", "wait:t1:c1")
     assert [step["record"]["event"] for step in explanation["steps"]] == ["AbortRecord", "tool_completed"]
@@ -211,7 +212,7 @@ def test_the_last_session_is_aborted_and_the_receipt_still_arrives(tmp_path: Pat
         assert (status, receipt["survivors"]) == (0, 0)
         assert [node["id"] for node in receipt["nodes"]] == ["wait"]
         assert one.failed() == {"wait": "aborted"}
-        assert one.process.wait(30) == 1
+        assert one.process.wait(120) == 1
     status, receipt = tell(one.state_dir, "abort", "wait", "--scope", "session")
     assert (status, receipt["already_ended"]) == (0, True)
 
@@ -238,7 +239,7 @@ def test_stop_drains(tmp_path: Path, tell: Any) -> None:
         assert said(one).startswith("supervisor: draining: no task starts, tasks in progress have")
         (tmp_path / "go").touch()
         assert one.failed() == {"now": "completed", "later": "aborted"}
-        assert one.process.wait(30) == 1
+        assert one.process.wait(120) == 1
 
 
 def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
@@ -248,7 +249,7 @@ def test_stop_now_ends_everything(tmp_path: Path, tell: Any) -> None:
         assert tell(one.state_dir, "stop", "--now") == (0, {"stopping": "now", "outage": None})
         assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"wait": "aborted"}
-        assert one.process.wait(30) == 1
+        assert one.process.wait(120) == 1
 
 
 # --------------------------------------------------------------------------------------------------------- signals
@@ -262,7 +263,7 @@ def test_a_second_stop_ends_everything_and_each_is_told_once(tmp_path: Path, tel
         assert tell(one.state_dir, "stop")[0] == 0
         assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"wait": "aborted"}
-        assert one.process.wait(30) == 1
+        assert one.process.wait(120) == 1
         assert one.process.stderr is not None
         assert one.process.stderr.read() == ""
 
@@ -301,7 +302,7 @@ def test_a_first_signal_drains_and_a_second_ends_it(tmp_path: Path, backend: str
         one.signal(number)
         assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"wait": "aborted"}
-        assert one.process.wait(30) == 1
+        assert one.process.wait(120) == 1
     ended = [event for event in one.seen if event.get("event") == "Ended"]
     assert [event["metadata"]["survivors"] for event in ended] == [0]
 
@@ -363,7 +364,7 @@ tasks:
         one.signal(signal.SIGTERM)
         assert said(one) == "supervisor: stopping everything now\n"
         assert one.failed() == {"t": "aborted"}
-        assert one.process.wait(30) == 1
+        assert one.process.wait(120) == 1
 
 
 # ---------------------------------------------------------------------------------------------------- the plan again
@@ -468,7 +469,7 @@ def test_a_closed_terminal_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             while not manager.recv(4096).startswith(b"STOPPING=1"):
                 pass
             (tmp_path / "go").touch()
-            process.wait(60)
+            process.wait(120)
     _, tasks = tell(tmp_path / "state", "ps")
     states = {one["id"]: one["state"] for one in tasks}
     assert (states["task:wait"], states["task:next"]) == ("CLOSED", "CANCELLED")
@@ -480,7 +481,7 @@ def _own_terminal(argv: list[str]) -> Iterator[tuple[subprocess.Popen[bytes], in
     terminal, which the block closes."""
     ours, theirs = pty.openpty()
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-    with subprocess.Popen(
+    with running_program(
         [sys.executable, "-c", TAKES_TERMINAL, *argv], stdin=theirs, stdout=theirs, stderr=theirs, env=env
     ) as process:
         os.close(theirs)
@@ -551,7 +552,7 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     """Without a terminal a run prints a few lines per task with the output of its agent, then a table of its tasks."""
     plan = write_plan(tmp_path, '  - {id: t, agent: sh, prompt: "echo hello"}\n')
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command(plan, tmp_path / "state"), capture_output=True, text=True, env=env, timeout=60)
+    done = subprocess.run(command(plan, tmp_path / "state"), capture_output=True, text=True, env=env, timeout=120)
     lines, _, table = done.stdout.partition("\n\n")
     assert (done.returncode, done.stderr) == (0, "")
     assert [line[9:].partition(" in ")[0] for line in lines.splitlines()] == [
@@ -595,14 +596,14 @@ def on_a_terminal(argv: list[str]) -> tuple[str, int]:
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 120))
     env = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"}
-    with subprocess.Popen(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
+    with running_program(argv, stdin=theirs, stdout=theirs, stderr=theirs, env=env) as process:
         os.close(theirs)
         shown = bytearray()
         with suppress(OSError):  # a terminal whose last user is gone ends with an error
             while data := os.read(ours, 65536):
                 shown += data
         os.close(ours)
-        return shown.decode(), process.wait(60)
+        return shown.decode(), process.wait(120)
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
@@ -612,7 +613,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
         one.process.stdout.close()
         assert one.process.stderr is not None
         assert one.process.stderr.read() == ""
-        assert one.process.wait(30) == 0
+        assert one.process.wait(120) == 0
         one.process.stdout = None
     assert (tmp_path / "last").exists()
 
@@ -623,7 +624,7 @@ def test_the_examples_run(tmp_path: Path, tell: Any, name: str) -> None:
     state_dir = tmp_path / "state"
     argv = command(ROOT / "examples" / name, state_dir, "--json", "--workdir", str(tmp_path))
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
+    with running_program(argv, stdout=subprocess.PIPE, text=True, env=env) as process:
         one = Run(process, state_dir)
         if name == "plan.yaml":
             while one.until(event="tool_started")["metadata"]["title"] != "sleep 60":

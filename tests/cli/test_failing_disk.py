@@ -183,7 +183,7 @@ def test_a_run_outlasts_a_disk_that_fails(
             assert why in receipt["outage"]
         assert outage_of(one) is None
         assert one.result() == dict.fromkeys(("lead", "first", "then"), "completed")
-        assert one.process.wait() == 0
+        assert one.process.wait(120) == 0
         *_, degraded, recovered, stopping = statuses(manager)
         assert degraded.startswith("degraded since")
         assert why in degraded
@@ -206,7 +206,7 @@ def test_a_run_that_is_ended_on_a_disk_that_fails_says_what_is_not_known(tmp_pat
             assert LIMIT in told["why"]
             assert second_terminal(one, "stop", "--now").status == 0
             assert select.select([victim], [], [], 60) == ([victim], [], [])
-            assert one.process.wait() == 1
+            assert one.process.wait(120) == 1
         assert one.process.stderr is not None
         last = one.process.stderr.read().splitlines()[-1]
         assert "the journal is lost, the run was given up" in last

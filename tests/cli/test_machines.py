@@ -32,7 +32,7 @@ def test_the_module_writes_the_pages(tmp_path: Path) -> None:
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": "4711"},
         check=True,
-        timeout=60,
+        timeout=120,
     )
     assert {page.name: page.read_text(encoding="utf-8") for page in tmp_path.iterdir()} == reference_pages()
 

@@ -17,7 +17,7 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.support import DEADLINE_S, check_records, git, run_command
+from tests.support import DEADLINE_S, check_records, git, run_command, running_program
 
 pytestmark = pytest.mark.one_backend
 
@@ -63,7 +63,7 @@ def running(where: Path, backend: str, *options: str) -> Iterator[subprocess.Pop
         "--backend",
         backend,
     ]
-    with subprocess.Popen(
+    with running_program(
         [*command, *options], cwd=where, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:

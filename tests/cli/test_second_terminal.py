@@ -230,11 +230,11 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
         assert watching.stdout.readline().split()[:2] == ["ID", "KIND"]
         (tmp_path / "go").touch()
         assert one.result() == {"t": "completed"}
-        out, err = logs.communicate(timeout=30)
+        out, err = logs.communicate(timeout=120)
         assert "prompt| work" in out
         assert err.startswith("supervisor: t-2 works on t now\n")
-        assert waiting.communicate(timeout=30) == ("task:t: CLOSED\n", "")
-        assert "t-2" in watching.communicate(timeout=30)[0]
+        assert waiting.communicate(timeout=120) == ("task:t: CLOSED\n", "")
+        assert "t-2" in watching.communicate(timeout=120)[0]
 
 
 # --------------------------------------------------------------------------------------------- standard input

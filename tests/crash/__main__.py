@@ -37,7 +37,7 @@ AUDIT_EVERY = 3
 """Number of cycles after which the sessions are ended instead of continued, and the whole journal is checked."""
 CYCLES_PER_JOURNAL = 25
 """Number of cycles after which a new state directory is used, since each check reads the whole journal."""
-GONE_S = 20.0
+GONE_S = 120.0
 """Seconds within which every process must have ended; a fork server gives its shims half of that time."""
 LONGEST_S = 60.0
 """Seconds without output after which the killed program (the victim) counts as hung."""

@@ -34,7 +34,7 @@ from tests.support import run_command
 
 ROOT = Path(__file__).parents[2]
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 """Seconds that a test waits for a fact to become true. Generous, since a test that passes never waits for so long."""
 
 POLL_S = 0.01
@@ -165,7 +165,7 @@ class Scratch:
 
     def git(self, *args: str) -> str:
         """Run ``git ARGS`` and return the output; fail the test if git fails."""
-        done = subprocess.run(["git", *args], cwd=self.path, env=self.env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(["git", *args], cwd=self.path, env=self.env, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, f"git {' '.join(args)}: {done.stderr}"
         return done.stdout.strip()
 

@@ -20,7 +20,7 @@ from supervisor.control.requests import Abort, Answer, Compact, Inspect, Request
 from supervisor.policies.abort_plan import AbortPlan
 from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
-from supervisor.processes.descent import ProcessStat, caller_at, lineage_of, origin_of
+from supervisor.processes.descent import ProcessStat, caller_at, lineage_of, origin_of, read_stat
 
 ASKER = """
     def answer():
@@ -236,6 +236,11 @@ def test_a_lineage_counts_only_if_a_second_walk_agrees() -> None:
     assert origin_of(lineage_of(70, see), OURS) == Caller(Origin.AGENT, 70, "t")
 
 
+def origin(pid: int) -> Caller:
+    """Return the origin of process *pid* for a supervisor without programs."""
+    return origin_of(lineage_of(pid, read_stat), {})
+
+
 def test_a_client_that_has_ended_is_no_operator(tmp_path: Path) -> None:
     """A program that ends right after it connects counts as unidentified, since its ancestors can no longer be read;
     one that still runs is an operator."""
@@ -246,11 +251,11 @@ def test_a_client_that_has_ended_is_no_operator(tmp_path: Path) -> None:
         client = subprocess.Popen([sys.executable, "-c", code])
         with listener.accept()[0] as connection:
             client.wait()
-            assert caller_at(connection, client.pid, dict).origin is Origin.UNIDENTIFIED
+            assert caller_at(connection, client.pid, origin).origin is Origin.UNIDENTIFIED
         with socket.socket(socket.AF_UNIX) as own:
             own.connect(str(tmp_path / "s"))
             with listener.accept()[0] as connection:
-                assert caller_at(connection, os.getpid(), dict).origin is Origin.OPERATOR
+                assert caller_at(connection, os.getpid(), origin).origin is Origin.OPERATOR
 
 
 AGENT, UNIDENTIFIED = Caller(Origin.AGENT, 70, "t"), Caller(Origin.UNIDENTIFIED, 0)
@@ -299,10 +304,10 @@ def test_a_client_is_told_with_many_descriptors_open() -> None:
     ours, theirs = socket.socketpair()
     held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
     try:
-        assert caller_at(ours, os.getpid(), dict).origin is Origin.OPERATOR
+        assert caller_at(ours, os.getpid(), origin).origin is Origin.OPERATOR
         resource.setrlimit(resource.RLIMIT_NOFILE, (held[-1], before[1]))
         with pytest.raises(OSError, match="Too many open files"):
-            caller_at(ours, os.getpid(), dict)
+            caller_at(ours, os.getpid(), origin)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
         for one in (*held, ours.detach(), theirs.detach()):

@@ -11,7 +11,6 @@ import ast
 import json
 import os
 import pty
-import subprocess
 import sys
 import unicodedata
 from contextlib import suppress
@@ -23,6 +22,7 @@ from field_kit import Scratch
 import supervisor
 from supervisor.cli.rendering import json_line
 from supervisor.policies.redaction import printable
+from tests.support import running_program
 
 EVIL = "\x1b]0;title\x07\x1b]52;c;cHduZWQ=\x07\x1b[2J\x7f\x9b31m\u202eALL PASSED\U000e0041"
 """Text with a window title, a write to the clipboard, a cleared screen, DEL, a control character of C1, a right-to-left
@@ -85,7 +85,7 @@ def test_the_live_view_escapes_what_agents_say(evil: Scratch) -> None:
     master, slave = pty.openpty()
     command = [sys.executable, "-m", "supervisor", "run", "plan.yaml"]
     env = {**evil.env, "TERM": "xterm", "COLUMNS": "200"}
-    with subprocess.Popen(command, cwd=evil.path, env=env, stdin=slave, stdout=slave, stderr=slave) as running:
+    with running_program(command, cwd=evil.path, env=env, stdin=slave, stdout=slave, stderr=slave) as running:
         os.close(slave)
         shown = read_all(master)
     assert running.returncode == 1

@@ -98,7 +98,7 @@ def agent(adapter: str) -> Take:
         for call_id in sorted({out.call_id for out in outs if isinstance(out, ToolOpened)})[:100]:
             outs += codec.end_call(call_id) or []
         outs += codec.steer("and this") or []
-        outs += [*codec.interrupt(), *codec.close(), *codec.feed(b""), *codec.exited(0)]
+        outs += [*codec.settled(), *codec.interrupt(), *codec.close(), *codec.feed(b""), *codec.exited(0)]
         assert all(isinstance(out, msgspec.Struct) for out in outs)
         assert len(outs) < 100 + 20 * len(data), f"{len(outs)} answers to {len(data)} bytes"
 

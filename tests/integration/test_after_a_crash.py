@@ -22,7 +22,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
 from tests import support
-from tests.support import DEADLINE_S, check_records, git, reap_all, wait_for_record
+from tests.support import DEADLINE_S, check_records, git, reap_all, running_program, wait_for_record
 
 pytestmark = [
     pytest.mark.anyio,
@@ -65,9 +65,7 @@ def killed(workdir: Path, backend: str, script: str, *, memory: bool = True, at:
     folder = str(workdir / "memory") if memory else ""
     (workdir / "memory").mkdir()
     command = [sys.executable, "-c", FIRST, backend, str(workdir), folder, script, at]
-    with subprocess.Popen(
-        command, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE
-    ) as it:
+    with running_program(command, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}, stdout=subprocess.PIPE) as it:
         assert it.stdout is not None
         assert it.stdout.readline() == b"sent\n"
         it.send_signal(signal.SIGKILL)
@@ -213,7 +211,7 @@ def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memor
     variable = "SCRIPTED_MEMORY" if memory else "NO_MEMORY"
     plan = PLAN.format(memory=workdir / "memory", variable=variable, orphans=orphans)
     (workdir / "plan.yaml").write_text(plan)
-    with subprocess.Popen(run_command(workdir, backend, "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
+    with running_program(run_command(workdir, backend, "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         for line in first.stdout:
             if b'"entity_id":"task:second"' in line and b'"event":"started"' in line:
@@ -224,7 +222,7 @@ def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memor
 
 def second_run(workdir: Path, backend: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        run_command(workdir, backend, *options), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        run_command(workdir, backend, *options), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
 
 
@@ -278,7 +276,7 @@ def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> No
     (workdir / "memory").mkdir()
     plan = WORKTREES.format(folder=workdir, variable="SCRIPTED_MEMORY" if memory else "NO_MEMORY")
     (workdir / "plan.yaml").write_text(plan)
-    with subprocess.Popen(run_command(workdir, backend, "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
+    with running_program(run_command(workdir, backend, "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         for line in first.stdout:
             if b'"entity_id":"task:second"' in line and b'"event":"started"' in line:
@@ -324,7 +322,7 @@ def test_stopped_sessions_leave_tasks_as_they_are(tmp_path: Path) -> None:
     """With ``recovery: {sessions: stop}`` a closed task stays closed and a cancelled one cancelled after a kill; the
     others go on with new sessions, and the terminal says with what the run goes on."""
     (tmp_path / "plan.yaml").write_text(STOPPED)
-    with subprocess.Popen(run_command(tmp_path, "asyncio", "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
+    with running_program(run_command(tmp_path, "asyncio", "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         assert any(b'"entity_id":"task:held"' in line and b'"event":"started"' in line for line in first.stdout)
         words = ("reject", "unwanted", "--reason", "not now", "--state-dir", tmp_path / "sd")

@@ -35,8 +35,8 @@ def budget(**limits: float) -> BudgetConfig:
 
 # ---------------------------------------------------------------------------------------------------- at work
 async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> None:
-    """The task that exceeds the workstream's budget is requested to hand back its work as it is, and then aborted; its
-    error names the limit and the use."""
+    """The task that exceeds the workstream's budget is requested to hand back its work as it is, and then has failed;
+    its error names the limit and the use. There is no further attempt, and each record names the spent budget."""
     plan = plan_of(
         {"id": "first", "prompt": "@use 600 0"},
         {"id": "second", "prompt": "@use 500 0 0.5\n@hang", "depends_on": ["first"]},
@@ -44,13 +44,18 @@ async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> Non
     )
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run:
         result = await run_plan(run.sup, plan)
-        assert (result.tasks["first"].outcome, result.tasks["second"].outcome) == ("completed", "aborted")
+        assert (result.tasks["first"].outcome, result.tasks["second"].outcome) == ("completed", "failed")
         why = "the budget of workstream plan is spent: tokens: limit 1000, used 1100"
         assert result.tasks["second"].error.startswith(why)
+        (failed,) = run.transitions("failed", "task:second")
+        assert failed.abort_reason == "budget_spent"
+        assert [one.abort_reason for one in run.transitions("task_failed", "second:t1")] == ["budget_spent"]
+        assert [one.abort_reason for one in run.transitions("OperatorStop", "second")][:1] == ["budget_spent"]
+        assert len([one for one in run.store.entities if one.startswith("second") and ":" not in one]) == 1
 
 
 async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
-    """A task that exceeds its own budget is aborted; another task of the workstream goes on."""
+    """A task that exceeds its own budget has failed; another task of the workstream goes on."""
     plan = plan_of(
         {"id": "lavish", "prompt": "@use 50 0\n@hang", "budget": {"tokens": 10}},
         {"id": "modest", "prompt": "@use 50 0\n@say done"},
@@ -58,7 +63,7 @@ async def test_a_task_has_its_own_budget(tmp_path: Path) -> None:
     )
     async with supervising(tmp_path, agents=AGENTS, settings=plan.settings) as run:
         result = await run_plan(run.sup, plan)
-        assert (result.tasks["lavish"].outcome, result.tasks["modest"].outcome) == ("aborted", "completed")
+        assert (result.tasks["lavish"].outcome, result.tasks["modest"].outcome) == ("failed", "completed")
         assert result.tasks["lavish"].error.startswith("the budget of task lavish is spent: tokens: limit 10, used 50")
 
 
@@ -106,7 +111,7 @@ async def test_a_plan_that_goes_on_knows_what_was_used(tmp_path: Path) -> None:
         await run.sup.abort("second", "session", reason="it has died")
     (tmp_path / "gate").touch()
     result, _ = await taken_over(tmp_path, left, plan)
-    assert result.tasks["second"].outcome == "aborted"
+    assert result.tasks["second"].outcome == "failed"
     assert "workstream plan is spent: tokens: limit 1000, used 1100" in result.tasks["second"].error
 
 

@@ -22,7 +22,7 @@ from supervisor import AgentTurn, Plan, TaskConfig, open_supervisor, run_plan
 from supervisor.journal.statedir import StateDir
 from supervisor.processes.shim import children
 from tests.field.field_kit import alive, until
-from tests.support import CommandOutput, run_command
+from tests.support import CommandOutput, run_command, running_program
 
 HOST = """
 import sys
@@ -67,14 +67,14 @@ def host(where: Path, backend: str, control: str = "control") -> Iterator[Host]:
     (where / "host.py").write_text(HOST)
     earlier = set(children(os.getpid()))
     arguments = [sys.executable, "host.py", backend, control]
-    with subprocess.Popen(arguments, cwd=where, stdout=subprocess.PIPE, text=True) as process:
+    with running_program(arguments, cwd=where, stdout=subprocess.PIPE, text=True) as process:
         one = Host(where, process)
         try:
             assert one.line() == "ready"
             yield one
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(60)
+            process.wait(120)
             until(lambda: not orphans(earlier))  # a host that was killed leaves shims, which end by themselves
 
 
@@ -111,7 +111,7 @@ def test_the_commands_steer_an_embedded_supervisor(tmp_path: Path, backend: str)
         assert alive(agent)  # its turn is under way
         assert one.command("stop").out == "everything is being aborted\n"
         assert one.line() == "left"
-        assert one.process.wait(60) == 0
+        assert one.process.wait(120) == 0
         assert not alive(agent)
 
 

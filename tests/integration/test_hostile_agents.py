@@ -63,23 +63,20 @@ async def beside_a_neighbour(run: Run, script: str, workdir: Path) -> TurnResult
 
 
 REASONS = {
-    "garbage": ("@garbage\n@hang", "the agent wrote a line"),
-    "invalid UTF-8": ("@utf8\n@hang", "the agent wrote a line that is not UTF-8: byte 0xff"),
-    "a line without an end": ("@longline 20000000\n@hang", "the agent wrote a line longer than 8388608 bytes"),
-    "half a line and death": ("@halfline", "the agent's output ended in the middle of a message"),
+    "half a line and death": ("@halfline", "its last line was no message: '{"),
+    "another protocol": ("@garbage\n" * 1_001, "1001 lines in a row that are no messages of its protocol"),
     "an error": ("@fail it is too hard", "it is too hard"),
     "a refusal": ("@refuse", "the agent refused to go on"),
     "an exit with status 0": ("@exit 0", "the agent exited with status 0 in the middle of a turn"),
     "an exit with status 3": ("@exit 3", "the agent exited with status 3 in the middle of a turn"),
     "a bad script": ("@juggle", "unknown step @juggle"),
-    "garbage after a tool": ("@run true\n@garbage", "the agent wrote a line"),
-    "garbage from a deaf agent": ("@deaf\n@daemon\n@garbage\n@hang", "the agent wrote a line"),
+    "another protocol, and deaf": ("@deaf\n@daemon\n" + "@garbage\n" * 1_001, "'this is not JSON'"),
 }
 
 
 @pytest.mark.parametrize("how", REASONS)
 async def test_a_misbehaving_agent_fails_its_turn(tmp_path: Path, how: str) -> None:
-    """Garbage, cut lines, refusals and exits of an agent fail its turn with the reason, and the other session
+    """Another protocol, refusals and exits of an agent fail its turn with the reason, and the other session
     completes."""
     script, why = REASONS[how]
     async with supervising(tmp_path, settings=ONE_STRIKE) as run:
@@ -91,6 +88,18 @@ async def test_a_misbehaving_agent_fails_its_turn(tmp_path: Path, how: str) -> N
     assert why in failed.reason
     assert states_of(run.events(), "bad:t1")[-2:] == ["FAILED", "REAPED"]
     assert states_of(run.events(), "bad")[-2:] == ["Running", "Stopped"]
+
+
+@pytest.mark.parametrize("noise", ["@garbage", "@utf8", "@longline 20000000"])
+async def test_lines_that_are_no_messages_cost_nothing(tmp_path: Path, noise: str) -> None:
+    """A turn with a line that is no message, before and after a tool, completes; the line is on record and in the
+    transcript."""
+    async with supervising(tmp_path, settings=ONE_STRIKE) as run:
+        result = await beside_a_neighbour(run, f"{noise}\n@run echo done\n{noise}\n@say over", tmp_path)
+        assert (result.outcome, result.text) == ("completed", "done\nover\n")
+    facts = [one for one in run.events() if (one.event, one.entity_id) == ("StrayLine", "bad:a1")]
+    assert len(facts) == 2
+    assert all(len(one.metadata["line"]) <= 200 and one.metadata["why"] for one in facts)
 
 
 TWO_LINES = "{ for line in 1 2; do read -r it; printf '%s\\n' \"$it\"; done; }"

@@ -15,6 +15,7 @@ from supervisor import AgentTurn
 from supervisor.host.api import Supervisor
 from supervisor.plans.monitoring import BudgetConfig, HandBackConfig
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
+from supervisor.policies.turn_outcome import GO_ON
 from tests.support import Run, quick_settings, send_prompt, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -352,18 +353,28 @@ async def test_a_turn_has_a_budget_too(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- circles
-async def test_a_program_that_repeats_a_command_is_warned(tmp_path: Path) -> None:
-    """An agent that repeats a command with the same output is warned at the limit; when the agent then does something
-    else, its prompt completes."""
-    script = "\n".join(["@run echo the same"] * 5 + ["@hang"])
+async def test_an_agent_that_repeats_a_command_is_warned_and_goes_on(tmp_path: Path) -> None:
+    """An agent that repeats a command with the same output is warned at the limit. Its answer to the warning does not
+    end its prompt: the agent is asked to go on, and the prompt completes with what it does then."""
+
+    async def echo() -> str:
+        return "the same"
+
+    async def agent(turn: AgentTurn) -> str:
+        if "You repeat yourself" in turn.prompt:
+            return "I see."
+        if GO_ON in turn.prompt:
+            return "I did something else."
+        while True:
+            await turn.call("echo the same", echo)
+
     async with supervising(tmp_path) as run:
-        session = await run.sup.start_session("s", agent="scripted")
-        async with anyio.create_task_group() as group:
-            asked = send_prompt(group, session, script)
-            await wait_for_record(run.sup, "Repeats", "s", outcome="fact")
-            result = await asked.result()
-        assert result.ok  # it was told, and did something else
-        assert "You repeat yourself: the same call, 'echo the same', was made 5 times" in prompts(run, "s")[-1]
+        session = await run.sup.start_session("s", agent=agent)
+        result = await session.run("go")
+        assert (result.ok, result.text) == (True, "I see.I did something else.")
+        warning, last = prompts(run, "s")[-2:]
+        assert "You repeat yourself: the same call, 'echo the same', was made 5 times" in warning
+        assert last == f"go\n\n{GO_ON}"
         await session.close()
         assert len(facts(run, "Repeats", "s")) == 1
 

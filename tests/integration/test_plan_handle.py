@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
 ONCE: dict[str, Any] = {"max_attempts": 1, "circuit_breaker": {"enabled": False}}
-DEADLINE_S = 60
+DEADLINE_S = 120.0
 
 
 def task(name: str, prompt: str = "true", *depends_on: str, **more: Any) -> TaskConfig:

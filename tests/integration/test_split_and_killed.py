@@ -25,7 +25,7 @@ from supervisor.plugins.reading import load_plan
 from supervisor.recovery.resumable import resumed_ids
 from supervisor.work.plan_runner import PlanRunner
 from tests.integration.test_retry_reasons import FAILS, plan_of, prompts
-from tests.support import check_records, states_of
+from tests.support import check_records, running_program, states_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")
 
@@ -59,7 +59,7 @@ def nothing_left() -> None:
 def started(workdir: Path) -> Iterator[subprocess.Popen[str]]:
     """Start ``supervisor run`` on the plan; kill the process at the end of the block."""
     run = [sys.executable, "-m", "supervisor", "run", "plan.yaml", "--json"]
-    with subprocess.Popen(run, cwd=workdir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with running_program(run, cwd=workdir, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

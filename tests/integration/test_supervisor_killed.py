@@ -23,7 +23,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.processes import shim
 from supervisor.processes.containment import group_for
-from tests.support import DEADLINE_S, HeldPipe, agent_pids, check_records, reap_all, wait_for_exit
+from tests.support import DEADLINE_S, HeldPipe, agent_pids, check_records, reap_all, running_program, wait_for_exit
 
 pytestmark = [
     pytest.mark.anyio,
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[2]
-GONE_S = 10.0
+GONE_S = 120.0
 
 SUPERVISOR = """
 import sys
@@ -69,7 +69,7 @@ def supervisor_of(
 ) -> Iterator[subprocess.Popen[bytes]]:
     argv = [backend, str(workdir), str(workdir / "sd"), roll.path, str(count), script]
     command = [sys.executable, "-c", SUPERVISOR, *argv]
-    with subprocess.Popen(command, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}) as supervisor:
+    with running_program(command, env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"}) as supervisor:
         try:
             yield supervisor
         finally:
@@ -136,7 +136,7 @@ async def test_a_supervisor_that_is_terminated(tmp_path: Path, roll: HeldPipe, a
         await roll.here(6)
         supervisor.send_signal(signal.SIGTERM)
         await roll.all_gone(GONE_S)
-        assert supervisor.wait() == -signal.SIGTERM
+        assert supervisor.wait(DEADLINE_S) == -signal.SIGTERM
     await reap_all()
 
 
@@ -184,7 +184,7 @@ async def test_a_kill_together_with_shims_and_fork_server(tmp_path: Path, roll: 
 async def test_a_start_sweeps_only_its_own_directory(tmp_path: Path, anyio_backend: str) -> None:
     """The start of a supervisor does not end a process that belongs to the supervisor of another state directory."""
     stranger = {"SUPERVISOR_STATE": "another", "PATH": "/usr/bin:/bin"}
-    with subprocess.Popen(["sleep", "1000"], env=stranger) as other:  # noqa: ASYNC220 - it is started and left alone
+    with running_program(["sleep", "1000"], env=stranger) as other:
         async with open_supervisor(tmp_path / "sd"):
             pass
         async with open_supervisor(tmp_path / "sd"):

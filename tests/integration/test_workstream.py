@@ -22,7 +22,7 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from tests.support import check_records, run_command, states_of
+from tests.support import check_records, run_command, running_program, states_of
 
 ROOT = Path(__file__).parents[2]
 PLAN = ROOT / "examples" / "workstream.yaml"
@@ -51,7 +51,7 @@ def nothing_left() -> None:
 def started(repository: Path) -> Iterator[subprocess.Popen[str]]:
     """Start ``supervisor run`` on the example plan; kill the process at the end of the block."""
     run = command("run", str(PLAN), "--json")
-    with subprocess.Popen(run, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with running_program(run, cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -15,7 +15,7 @@ import pytest
 
 from actors import ActorSystem, Context, open_system
 
-DEADLINE_S = 30
+DEADLINE_S = 120.0
 """Seconds after which a test that still waits has failed."""
 
 both = pytest.mark.anyio

@@ -25,11 +25,14 @@ from supervisor.ports import (
     Ready,
     Send,
     Signal,
+    StrayLine,
     TerminalKilled,
     TerminalOpened,
     Text,
     TurnEnded,
+    TurnEnding,
 )
+from supervisor.sessions.reported_end import QUIET_S
 from supervisor.simulation.machine.kernel import Program
 
 T = TypeVar("T")
@@ -189,6 +192,8 @@ class Talk:
         match out:
             case PermissionNeeded(request_id):
                 self.do(self.codec.permission(request_id, "allow_once"))
+            case TurnEnding() if not self.codec.one_shot:
+                self._group.start_soon(self._settle)
             case ChildRequested(request_id):
                 self.do(self.codec.child_ended(request_id, "completed", "did it"))
             case TerminalOpened(terminal_id):
@@ -196,6 +201,10 @@ class Talk:
             case TerminalKilled(terminal_id):
                 self.killed.append(terminal_id)
                 self.terminals[terminal_id].kill()
+
+    async def _settle(self) -> None:
+        await anyio.sleep(QUIET_S)
+        self.do(self.codec.settled())
 
     async def _terminal(self, terminal_id: str, argv: tuple[str, ...]) -> None:
         machine = self._started(argv, argv[1], lambda data: self.do(self.codec.terminal_output(terminal_id, data)))
@@ -219,6 +228,11 @@ class Talk:
     def malformed(self) -> str:
         """Reason for which the codec ended the conversation; empty if the conversation goes on."""
         return " ".join(one.why for one in self.heard(Malformed))
+
+    @property
+    def strays(self) -> str:
+        """Faults of the lines that were no messages."""
+        return " ".join(one.why for one in self.heard(StrayLine))
 
     @property
     def over(self) -> bool:

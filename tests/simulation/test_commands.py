@@ -402,7 +402,7 @@ def test_help_does_not_import_the_simulator() -> None:
         "try: main()\nexcept SystemExit: pass\n"
         "sys.exit(any(name.startswith('supervisor.simulation') for name in sys.modules))"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "simulate" in ran.stdout
 

@@ -35,6 +35,7 @@ def test_a_program_that_exits_with_an_error_is_told_within_twenty_seconds() -> N
         ("the agent fails, with the same error each time", "fails, with the same error each time"),
         ("the agent fails, with another error each time", "fails, with another error each time"),
         ("the agent hangs", "hangs"),
+        ("a command prints nothing and does not end", "hangs, or works on without end"),
         ("the agent works on without end", "works on without end"),
         ("the agent exits before it is ready", "exits before it is ready"),
         ("the agent says nothing at its start", "says nothing at its start"),

@@ -127,7 +127,8 @@ def ways() -> tuple[Way, ...]:
             function=other_errors(),
         ),
         Way("a completion signal is missing", EVERY, task={"completion": [{"answer_contains": "§"}]}, function=answers),
-        Way("the agent hangs", EVERY, "process.hang", function=hangs),
+        Way("the agent hangs", ("acp", "jsonl", "inprocess"), "process.hang", function=hangs),
+        Way("a command prints nothing and does not end", ("command",), "process.hang"),
         Way("the provider of the model fails, and announces no wait", ("acp", "command"), "agent.provider_error"),
         Way("the agent works on without end", ("inprocess",), function=works_on),
         Way("the agent exits before it is ready", ("acp",), "process.fast_exit", seed=3),
@@ -185,7 +186,7 @@ def measure(way: Way, adapter: str) -> Measured:
 
 def plan_of(way: Way, adapter: str) -> Plan:
     """Return the plan of *way*: one task, with all settings at their defaults."""
-    config: dict[str, Any] = {"adapter": "acp" if adapter == "acp" else "command", "command": ["agent"]}
+    config: dict[str, Any] = {"adapter": "command" if adapter == "command" else "acp", "command": ["agent"]}
     task = {"id": TASK, "agent": way.agent, "prompt": prompt_of(TASK), **way.task}
     return Plan.model_validate({"agents": {way.agent: config, "reviewer": config}, "tasks": [task], **way.plan})
 

@@ -49,7 +49,9 @@ from supervisor.ports import (
     ToolClosed,
     ToolOpened,
     TurnEnded,
+    TurnEnding,
 )
+from supervisor.sessions.reported_end import QUIET_S
 from tests.wire.replaying import LOGS, WireEntry, codec_named, logs, read_log, replay, told_lines
 
 STEP_S = 60.0
@@ -82,6 +84,8 @@ class Recording:
         assert self._process.stdout is not None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._ending = False
+        """True while late messages of a turn whose end was reported are waited for."""
         self._take(self._ask("start", self._cwd, asked.resume))
 
     def _ask(self, method: str, *args: Any) -> Any:
@@ -103,6 +107,8 @@ class Recording:
                     self._process.stdin.close()
                 case Signal(number):
                     self._process.send_signal(number)
+                case TurnEnding():
+                    self._ending = not self._codec.one_shot
                 case ToolOpened():
                     self._open.append(out.call_id)
                 case PermissionNeeded(request_id, _, options):
@@ -130,6 +136,10 @@ class Recording:
         come for a while."""
         ends = time.monotonic() + STEP_S
         while reached is None or not any(reached(one) for one in self._told[heard:]):
+            if self._ending and not self._selector.select(QUIET_S):
+                self._ending = False
+                self._take(self._ask("settled"))
+                continue
             if not self._selector.select(SILENT_S if reached is None else STEP_S) or time.monotonic() > ends:
                 if reached is None:
                     return

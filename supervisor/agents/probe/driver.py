@@ -38,7 +38,9 @@ from supervisor.ports import (
     TerminalKilled,
     TerminalOpened,
     TurnEnded,
+    TurnEnding,
 )
+from supervisor.sessions.reported_end import QUIET_S
 from supervisor.workspaces.files import DiskFiles
 
 READY_S: Final = 60.0
@@ -167,10 +169,17 @@ class ProbedAgent:
                     self._terminals[terminal_id].kill()
                 case Ready(resume_id) | ConversationNamed(resume_id):
                     self.resume_id = resume_id or self.resume_id
+                case TurnEnding() if self._group is not None and not self._codec.one_shot:
+                    self._group.start_soon(self._settle)
             if not isinstance(out, Send | CloseInput | Signal):
                 self.said.append(out)
                 self._news.set()
                 self._news = anyio.Event()
+
+    async def _settle(self) -> None:
+        """End the turn whose end the agent has reported, after the time in which late messages may come."""
+        await anyio.sleep(QUIET_S)
+        await self._take(self._codec.settled())
 
     async def _file(self, path: str, text: str | None) -> tuple[str, str]:
         """Read a file of the agent's directory, or write *text* to the file; return the content and the error text."""

@@ -6,10 +6,17 @@ Codecs of agents that stay alive and send one message per line (ACP, Claude Code
 :meth:`Conversation._on_line`. The codec returns values of :mod:`supervisor.ports` (``Out``) and performs nothing
 itself.
 
-A conversation ends at the first message that breaks the protocol: ``feed`` returns one ``Malformed`` that names the
-fault, and later input is ignored. When the agent's process exits, the state of the protocol decides the result:
-``Malformed`` before the handshake is done, a failed turn while a prompt is unanswered, and nothing otherwise. An exit
-status never counts as success.
+A line that is no message of the protocol (a banner, a warning of another program, half a line) costs nobody the work:
+``feed`` returns a ``StrayLine`` for it, and the conversation goes on. The conversation ends, with one ``Malformed``
+that names the fault, at ``STRAY_LINES_MAX`` such lines in a row, since such a program does not speak the protocol, and
+at a message without which it cannot go on: a reply to a request of ours that cannot be read. Later input is ignored.
+
+Some agents send the last words of a turn, or the end of a call, after they have reported the turn's end. So a turn that
+has said nothing yet, or has a call open, is not over with the report: ``feed`` returns ``TurnEnding``, messages still
+belong to the turn, and :meth:`Conversation.settled` ends the turn.
+
+When the agent's process exits, the state of the protocol decides the result: ``Malformed`` before the handshake is
+done, a failed turn while a prompt is unanswered, and nothing otherwise. An exit status never counts as success.
 """
 
 from __future__ import annotations
@@ -20,8 +27,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from supervisor.agents.protocols.json_rpc import ConfigurationRefused, ProtocolError
-from supervisor.ports import Malformed, Out, ToolClosed, ToolOpened, TurnEnded
+from supervisor.agents.protocols.json_rpc import ConfigurationRefused, NoMessage, ProtocolError, shortened
+from supervisor.ports import Malformed, Out, StrayLine, ToolClosed, ToolOpened, TurnEnded, TurnEnding
+from supervisor.ports.input_limits import STRAY_CHARS_MAX, STRAY_LINES_MAX
+from supervisor.ports.json_text import decodable
 
 LINE_BYTES_MAX: Final = 8 * 1024 * 1024
 """Longest line, in bytes without the newline, that is accepted from an agent: the byte limit of a mailbox."""
@@ -60,8 +69,8 @@ class LineBuffer:
     """Splitter of a byte stream into lines: call :meth:`feed` with each chunk and :meth:`end` when the stream ends.
 
     The same bytes give the same lines, however the bytes are cut into chunks. For a line longer than *limit_bytes* a
-    single ``Malformed`` is returned, and the line's bytes up to the newline are dropped as they arrive, so that a line
-    never takes more memory than the limit. A line must be UTF-8.
+    single ``StrayLine`` with the line's beginning is returned, and the line's other bytes up to the newline are dropped
+    as they arrive, so that a line never takes more memory than the limit. Bytes that are no UTF-8 become U+FFFD.
     """
 
     def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
@@ -74,52 +83,44 @@ class LineBuffer:
         """True while an incomplete line waits for its newline."""
         return self._dropping or bool(self._held)
 
-    def feed(self, data: bytes) -> list[str | Malformed]:
-        """Return the lines that *data* completes, without newlines; a ``Malformed`` is returned in the place of an
-        invalid line."""
-        found: list[str | Malformed] = []
+    def feed(self, data: bytes) -> list[str | StrayLine]:
+        """Return the lines that *data* completes, without newlines; a ``StrayLine`` is returned in the place of a line
+        that is too long."""
+        found: list[str | StrayLine] = []
         start = 0
         if not self.unfinished and data.endswith(b"\n") and len(data) <= self._limit_bytes:
-            return [_decoded(line) for line in data[:-1].split(b"\n")]
+            return [line.decode(errors="replace") for line in data[:-1].split(b"\n")]
         while (end := data.find(b"\n", start)) >= 0:
             found += self._hold(data[start:end])
             found += self._complete()
             start = end + 1
         return found + self._hold(data[start:])
 
-    def end(self) -> list[Malformed]:
-        """Handle the end of the stream: return a ``Malformed`` if an incomplete line is left, whose newline will never
+    def end(self) -> list[str]:
+        """Handle the end of the stream: return the incomplete line that is left, if any; its newline will never
         arrive."""
-        broken = bool(self._held)
-        self._held.clear()
-        self._dropping = False
-        return [Malformed("the agent's output ended in the middle of a message")] if broken else []
+        return self._complete() if self.unfinished else []
 
-    def _hold(self, part: bytes) -> list[Malformed]:
+    def _hold(self, part: bytes) -> list[StrayLine]:
         if self._dropping:
             return []
         if len(self._held) + len(part) <= self._limit_bytes:
             self._held += part
             return []
+        shown = min(self._limit_bytes, 4 * STRAY_CHARS_MAX)  # a character has at most 4 bytes
+        begun = (bytes(self._held[:shown]) + part[:shown])[:shown]
         self._held.clear()
         self._dropping = True
-        return [Malformed(f"the agent wrote a line longer than {self._limit_bytes} bytes, the most a message may have")]
+        why = f"longer than {self._limit_bytes} bytes, the most a message may have; the rest of it was dropped"
+        return [StrayLine(begun.decode(errors="replace")[:STRAY_CHARS_MAX], why)]
 
-    def _complete(self) -> list[str | Malformed]:
+    def _complete(self) -> list[str]:
         if self._dropping:
             self._dropping = False
             return []
-        line = bytes(self._held)
+        line = self._held.decode(errors="replace")
         self._held.clear()
-        return [_decoded(line)]
-
-
-def _decoded(line: bytes) -> str | Malformed:
-    try:
-        return line.decode()
-    except UnicodeDecodeError as error:
-        bad = f"byte 0x{line[error.start]:02x} at position {error.start}"
-        return Malformed(f"the agent wrote a line that is not UTF-8: {bad} ({error.reason})")
+        return [line]
 
 
 class _CallDigests:
@@ -226,6 +227,10 @@ class ToolCallTable:
     def is_open(self, call_id: str | None) -> bool:
         return call_id in self._served
 
+    def __bool__(self) -> bool:
+        """Return whether any call is open."""
+        return bool(self._served)
+
     def serve(self, wanted: str | None) -> str | None:
         """Return the call that a new command serves: *wanted*, if that call is open; otherwise the only open call that
         no command serves yet; otherwise ``None``."""
@@ -240,6 +245,37 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
+class StrayLines:
+    """Lines of one agent, since its last message, that are no messages of its protocol: their number, and the last
+    one."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._last = ""
+
+    @property
+    def are_too_many(self) -> bool:
+        return self._count > STRAY_LINES_MAX
+
+    @property
+    def words(self) -> str:
+        """Words about the last line, to be put after the reason of a failure; ``""`` if the last line was a message."""
+        return f"; its last line was no message: {self._last}" if self._count else ""
+
+    def add(self, stray: StrayLine) -> list[Out]:
+        """Count *stray*; return the line, and the end of the conversation if there are too many such lines now."""
+        self._count += 1
+        self._last = repr(shortened(stray.line, STRAY_CHARS_MAX))
+        if not self.are_too_many:
+            return [stray]
+        why = f"the agent wrote {self._count} lines in a row that are no messages of its protocol"
+        return [stray, Malformed(f"{why}, the last one: {self._last}; check the agent's command and adapter")]
+
+    def clear(self) -> None:
+        """Begin to count anew, because of a message."""
+        self._count = 0
+
+
 class CodecDefaults:
     """Defaults for the optional methods of :class:`supervisor.ports.Codec`: every method does nothing and returns
     nothing.
@@ -247,6 +283,9 @@ class CodecDefaults:
     Most agents run their own commands, edit their own files and start their own sub-agents, and so never send the
     supervisor such requests. Some agents cannot receive a message within a turn.
     """
+
+    def settled(self) -> Iterable[Out]:
+        return []
 
     def steer(self, text: str) -> Iterable[Out] | None:
         return None
@@ -273,12 +312,15 @@ class CodecDefaults:
 class Conversation(CodecDefaults, ABC):
     """Base of codecs for agents that stay alive and send one message per line, of at most *line_bytes_max* bytes.
 
-    A subclass implements :meth:`_on_line`, :attr:`_is_ready` and :attr:`_in_turn`.
+    A subclass implements :meth:`_on_line`, :meth:`_turn_over`, :attr:`_is_ready` and :attr:`_in_turn`.
     """
 
     def __init__(self, line_bytes_max: int) -> None:
         self._lines = LineBuffer(line_bytes_max)
         self._over = False
+        self._strays = StrayLines()
+        self._ending: TurnEnded | None = None
+        """End of the turn as the agent reported it, while late messages of the turn are waited for."""
 
     @property
     @abstractmethod
@@ -295,8 +337,13 @@ class Conversation(CodecDefaults, ABC):
         """Handle one line that is not empty.
 
         Raises:
-            ProtocolError: the line breaks the protocol.
+            NoMessage: the line is no message of the protocol, or a notification that cannot be read.
+            ProtocolError: the line breaks the protocol, so that the conversation cannot go on.
         """
+
+    @abstractmethod
+    def _turn_over(self, ended: TurnEnded) -> list[Out]:
+        """End the turn: return what is left of the turn, and *ended*."""
 
     @property
     def one_shot(self) -> bool:
@@ -312,23 +359,55 @@ class Conversation(CodecDefaults, ABC):
         if self._over:
             return outs
         for line in self._lines.feed(data) if data else self._lines.end():
-            try:
-                if isinstance(line, Malformed):
-                    raise ProtocolError(line.why)
-                outs += self._on_line(line) if line.strip() else []
-            except ProtocolError as error:
-                self._over = True
-                outs.append(Malformed(str(error), permanent=isinstance(error, ConfigurationRefused)))
+            outs += self._strays.add(line) if isinstance(line, StrayLine) else self._read_line(line)
+            self._over = self._over or self._strays.are_too_many
+            if self._over:
                 break
+        return outs
+
+    def _read_line(self, line: str) -> list[Out]:
+        if not line.strip():
+            return []
+        try:
+            outs = self._on_line(decodable(line))
+        except NoMessage as error:
+            return self._strays.add(StrayLine(line, str(error)))
+        except ProtocolError as error:
+            self._over = True
+            return [Malformed(str(error), permanent=isinstance(error, ConfigurationRefused))]
+        self._strays.clear()
         return outs
 
     def exited(self, status: int | None) -> list[Out]:
         if self._over:
             return []
         self._over = True
-        half = ", after half a message" if self._lines.unfinished else ""
+        if self._ending is not None:
+            return self._turn_over(self._ending)
+        stray = self._strays.words
         if not self._is_ready:
-            return [Malformed(f"the agent {exit_words(status)} before it was ready{half}")]
+            return [Malformed(f"the agent {exit_words(status)} before it was ready{stray}")]
         if self._in_turn:
-            return [TurnEnded("error", f"the agent {exit_words(status)} in the middle of a turn{half}")]
+            return [TurnEnded("error", f"the agent {exit_words(status)} in the middle of a turn{stray}")]
         return []
+
+    # ------------------------------------------------------------------------------------------ the end of a turn
+    def _end_reported(self, ended: TurnEnded, *, is_complete: bool) -> list[Out]:
+        """End the turn, because the agent has reported its end. A success that is not complete, since nothing was said
+        or a call is open, waits for late messages first."""
+        if ended.stop != "end_turn" or is_complete:
+            self._ending = None
+            return self._turn_over(ended)
+        self._ending = ended
+        return [TurnEnding()]
+
+    def settled(self) -> list[Out]:
+        ended, self._ending = self._ending, None
+        return [] if ended is None or self._over else self._turn_over(ended)
+
+    def _cut_ending(self, *, has_open_calls: bool) -> list[Out]:
+        """End a turn whose end the agent has reported, because it is interrupted: no request can stop anything now.
+        Calls that are open are cut off."""
+        if has_open_calls:
+            self._ending = TurnEnded("cancelled")
+        return self.settled()

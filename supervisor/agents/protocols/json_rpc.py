@@ -40,6 +40,11 @@ class ProtocolError(Exception):
     """Exception: a message breaks the protocol; the text names the field."""
 
 
+class NoMessage(ProtocolError):
+    """Exception: a line is no message, or a notification that cannot be read. The conversation can go on without the
+    line."""
+
+
 class ConfigurationRefused(ProtocolError):
     """Exception: the agent cannot work with its present configuration: a setting that it does not offer, a login, a
     version of the protocol. Another launch fails in the same way."""
@@ -58,7 +63,7 @@ class RpcError(JsonRpcMessage):
     def text(self) -> str:
         """Message of the error together with its ``data``, where agents often put the actual reason."""
         data = bytes(self.data).decode()
-        return self.message if data == "null" else f"{self.message} ({_short(data, _DATA_CHARS)})"
+        return self.message if data == "null" else f"{self.message} ({shortened(data, _DATA_CHARS)})"
 
 
 def read(text: str | Raw, kind: type[_T], where: str) -> _T:
@@ -72,20 +77,22 @@ def read(text: str | Raw, kind: type[_T], where: str) -> _T:
     except msgspec.ValidationError as wrong:
         raise ProtocolError(f"{where}: {wrong}") from None
     except msgspec.DecodeError as wrong:
-        seen = f"{_short(text, _LINE_CHARS)!r}, " if isinstance(text, str) else ""
+        seen = f"{shortened(text, _LINE_CHARS)!r}, " if isinstance(text, str) else ""
         raise ProtocolError(f"{where} that is not JSON: {seen}{wrong}") from None
     except RecursionError:
         raise ProtocolError(f"{where}: it is nested too deeply") from None
 
 
-def _short(text: str, chars: int) -> str:
+def shortened(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[:chars] + "..."
 
 
 def id_in_use(rpc_id: RpcId | str, what: str) -> RequestRefused:
     """Return the record of a request that was refused because an earlier request with its id has no response yet. Two
     requests with one id cannot be told apart by their responses: the answer to one would be taken for the other's."""
-    return RequestRefused(what, f"its id {_short(str(rpc_id), _LINE_CHARS)!r} is that of a request without a response")
+    return RequestRefused(
+        what, f"its id {shortened(str(rpc_id), _LINE_CHARS)!r} is that of a request without a response"
+    )
 
 
 class Writer:
@@ -112,6 +119,26 @@ class Writer:
 
 OnResult = Callable[[Raw], list[Out]]
 OnError = Callable[[RpcError], list[Out]]
+OnNotification = Callable[[str, Raw], list[Out]]
+OnRequest = Callable[[RpcId, str, Raw], list[Out]]
+"""Functions that handle a response, an error, a notification and a request; the last two get method and parameters."""
+
+
+class _Head(JsonRpcMessage):
+    """The parts of a line that tell whether the line is a response to a request of ours, whatever their types."""
+
+    id: Any = None
+    method: Any = None
+
+
+class Message(JsonRpcMessage, kw_only=True):
+    """Any JSON-RPC message: a request (method and id), a notification (method), or a response (id)."""
+
+    id: RpcId | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw = Raw(b"{}")
+    result: Raw | UnsetType = UNSET
+    error: RpcError | None = None
 
 
 class OutgoingRequests:
@@ -130,16 +157,52 @@ class OutgoingRequests:
         self._waiting[self._count] = (on_result, on_error)
         return self._writer.request(self._count, method, params)
 
-    def on_response(self, rpc_id: RpcId | UnsetType, result: Raw | UnsetType, error: RpcError | None) -> list[Out]:
-        """Call the callback that belongs to the request of a response; return the callback's result.
+    def receive(
+        self, line: str, kind: type[Message], on_notification: OnNotification, on_request: OnRequest
+    ) -> list[Out]:
+        """Decode one line of the agent and pass it on: a response to the request that it belongs to, any other message
+        to *on_notification* or *on_request*. A request whose parameters cannot be read is answered with an error.
 
         Raises:
-            ProtocolError: the message has no id, or neither a result nor an error.
+            NoMessage: the line is no message, or a notification that cannot be read.
+            ProtocolError: a response to a request of ours cannot be read: the request would wait for ever.
         """
-        if rpc_id is UNSET or (error is None and result is UNSET):
-            raise ProtocolError("the agent wrote a line that is neither a request, a notification nor a response")
+        try:
+            message = read(line, kind, "the agent wrote a line")
+        except ProtocolError as error:
+            if self._is_response(line):
+                raise
+            raise NoMessage(str(error)) from None
+        rpc_id = message.id
+        if not isinstance(message.method, str):
+            return self._on_response(rpc_id, message.result, message.error)
+        try:
+            if rpc_id is UNSET:
+                return on_notification(message.method, message.params)
+            return on_request(rpc_id, message.method, message.params)
+        except ProtocolError as error:
+            if rpc_id is UNSET:
+                raise NoMessage(str(error)) from None
+            return [self._writer.error(rpc_id, INVALID_PARAMS, str(error))]
+
+    def _is_response(self, line: str) -> bool:
+        """Return whether a line that cannot be read as a message is a response to a request of ours."""
+        try:
+            head = msgspec.json.decode(line, type=_Head)
+        except (msgspec.DecodeError, RecursionError):
+            return False
+        return head.method is None and type(head.id) is int and head.id in self._waiting
+
+    def _on_response(self, rpc_id: RpcId | UnsetType, result: Raw | UnsetType, error: RpcError | None) -> list[Out]:
+        """Call the callback that belongs to the request of a response; return the callback's result."""
+        is_empty = rpc_id is UNSET or (error is None and result is UNSET)
+        why = "the agent wrote a line that is neither a request, a notification nor a response"
         if not isinstance(rpc_id, int) or rpc_id not in self._waiting:
+            if is_empty:
+                raise NoMessage(why)
             return []
+        if is_empty:
+            raise ProtocolError(why)
         on_result, on_error = self._waiting.pop(rpc_id)
         if error is not None:
             return on_error(error)

@@ -20,14 +20,17 @@ from supervisor.ports import (
     PermissionNeeded,
     Ready,
     Send,
+    StrayLine,
     TerminalKilled,
     TerminalOpened,
     Text,
     ToolClosed,
     ToolOpened,
     TurnEnded,
+    TurnEnding,
     Usage,
 )
+from supervisor.ports.input_limits import STRAY_LINES_MAX
 
 HELLO = {
     "protocolVersion": 1,
@@ -324,13 +327,45 @@ def test_an_end_without_an_answer_of_the_model_is_none() -> None:
 
 def test_an_end_after_nothing_is_none() -> None:
     """A successful end of a turn without any text, call or token, as vibe reports it when its model was cut off, is a
-    failure."""
+    failure, once nothing has come late. The failure says nothing about the provider."""
     talk = Conversation(silent=False)
     talk.prompt()
     talk.update("available_commands_update", availableCommands=[])
-    (ended,) = talk.answer(result={"stopReason": "end_turn"})
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnding()]
+    (ended,) = talk.codec.settled()
     assert isinstance(ended, TurnEnded)
-    assert (ended.stop, ended.problem) == ("error", ModelProblem.UNKNOWN)
+    assert (ended.stop, ended.problem) == ("error", None)
+    assert talk.codec.settled() == []
+
+
+def test_an_end_without_a_word_and_an_answer_blames_no_provider() -> None:
+    """A successful end without a word is no failure of the provider, even if the agent reports that no model
+    answered."""
+    talk = Conversation(silent=False)
+    talk.prompt()
+    nothing = {"quota": {"token_count": {"input_tokens": 0, "output_tokens": 0}, "model_usage": []}}
+    (ended,) = talk.answer(result={"stopReason": "end_turn", "_meta": nothing})
+    assert isinstance(ended, TurnEnded)
+    assert (ended.stop, ended.problem) == ("error", None)
+
+
+def test_words_after_the_end_belong_to_the_turn() -> None:
+    """Text that comes after a result of a turn without text is text of this turn, which has succeeded then."""
+    talk = Conversation(silent=False)
+    talk.prompt()
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnding()]
+    assert talk.codec.steer("too late") is None
+    late = talk.update("agent_message_chunk", content={"type": "text", "text": "late"})
+    assert [*late, *talk.codec.settled()] == [Text("message", "late"), TurnEnded("end_turn")]
+
+
+def test_an_exit_while_late_words_are_waited_for_ends_the_turn() -> None:
+    """An agent that exits after the result of its turn has ended this turn, whatever its exit status."""
+    talk = Conversation(silent=False)
+    talk.prompt()
+    talk.answer(result={"stopReason": "end_turn"})
+    talk.update("agent_message_chunk", content={"type": "text", "text": "late"})
+    assert talk.codec.exited(1) == [TurnEnded("end_turn")]
 
 
 @pytest.mark.parametrize(
@@ -347,7 +382,8 @@ def test_an_end_after_anything_is_believed(update: tuple[str, dict[str, Any]], u
     talk = Conversation(silent=False)
     talk.prompt()
     talk.update(update[0], **update[1])
-    assert talk.answer(result={"stopReason": "end_turn", **usage})[0] == TurnEnded("end_turn")
+    outs = [*talk.answer(result={"stopReason": "end_turn", **usage}), *talk.codec.settled()]
+    assert [one for one in outs if isinstance(one, TurnEnded)] == [TurnEnded("end_turn")]
 
 
 def test_a_command_of_the_agent_needs_no_model() -> None:
@@ -356,7 +392,8 @@ def test_a_command_of_the_agent_needs_no_model() -> None:
     talk = Conversation(silent=False)
     talk.prompt("/memory show")
     nothing = {"quota": {"token_count": {"input_tokens": 0, "output_tokens": 0}, "model_usage": []}}
-    assert talk.answer(result={"stopReason": "end_turn", "_meta": nothing}) == [TurnEnded("end_turn")]
+    assert talk.answer(result={"stopReason": "end_turn", "_meta": nothing}) == [TurnEnding()]
+    assert talk.codec.settled() == [TurnEnded("end_turn")]
 
 
 @pytest.mark.parametrize(
@@ -606,7 +643,24 @@ def test_a_cancelled_turn_closes_what_it_left_open(talk: Conversation) -> None:
 def test_a_turn_that_ends_with_an_open_call_leaves_it_open(talk: Conversation) -> None:
     """``end_turn`` while a tool call is open does not close the call, because the runtime decides about such an end."""
     talk.update("tool_call", toolCallId="a", title="a")
-    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnding()]
+    assert talk.codec.settled() == [TurnEnded("end_turn")]
+
+
+def test_a_call_may_end_after_its_turn(talk: Conversation) -> None:
+    """The end of a call that comes after the turn's result ends the call as the agent reports."""
+    talk.update("tool_call", toolCallId="a", title="a")
+    talk.answer(result={"stopReason": "end_turn"})
+    (closed,) = talk.update("tool_call_update", toolCallId="a", status="completed")
+    assert (closed, *talk.codec.settled()) == (ToolClosed("a", "completed"), TurnEnded("end_turn"))
+
+
+def test_an_interrupt_cuts_off_a_call_that_is_open_after_the_end(talk: Conversation) -> None:
+    """An interrupt while the end of a call is waited for sends the agent nothing, and closes the call as failed."""
+    talk.update("tool_call", toolCallId="a", title="a")
+    talk.answer(result={"stopReason": "end_turn"})
+    assert talk.codec.interrupt() == [ToolClosed("a", "failed"), TurnEnded("cancelled")]
+    assert talk.codec.settled() == []
 
 
 def test_a_call_does_not_outlive_its_turn(talk: Conversation) -> None:
@@ -614,6 +668,7 @@ def test_a_call_does_not_outlive_its_turn(talk: Conversation) -> None:
     call of its own."""
     talk.update("tool_call", toolCallId="a", title="a")
     talk.answer(result={"stopReason": "end_turn"})
+    talk.codec.settled()
     talk.prompt()
     assert talk.update("tool_call_update", toolCallId="a", status="completed") == []
     opened = told(talk.request(1, "terminal/create", command="ls"))
@@ -677,8 +732,8 @@ def test_a_call_that_was_only_asked_for_does_not_stay_open(talk: Conversation) -
     unknown."""
     ask(talk)
     talk.codec.permission("permission-1", "yes")
-    ended = talk.answer(result={"stopReason": "end_turn"})
-    assert ended == [ToolClosed("c", "unknown"), TurnEnded("end_turn")]
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnding()]
+    assert talk.codec.settled() == [ToolClosed("c", "unknown"), TurnEnded("end_turn")]
 
 
 def test_a_request_says_what_it_is_for(talk: Conversation) -> None:
@@ -1042,7 +1097,7 @@ def test_blank_lines_are_no_messages(talk: Conversation) -> None:
     assert talk.codec.feed(b"\n\r\n" + chunk + b"  \n") == [Text("message", "hi")]
 
 
-# ------------------------------------------------------------------------------------------------ malformed
+# ------------------------------------------------------------------------------------------------ stray lines
 TERMINAL = '{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":'
 
 
@@ -1061,14 +1116,11 @@ TERMINAL = '{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":'
         ("{}", "missing required field `jsonrpc`"),
         ('{"jsonrpc":"1.0","method":"x"}', "$.jsonrpc"),
         ('{"jsonrpc":"2.0"}', "neither a request, a notification nor a response"),
-        ('{"jsonrpc":"2.0","id":3}', "neither a request, a notification nor a response"),
+        ('{"jsonrpc":"2.0","id":"x"}', "neither a request, a notification nor a response"),
         ('{"jsonrpc":"2.0","id":1.5,"method":"x"}', "$.id"),
         ('{"jsonrpc":"2.0","id":true,"method":"x"}', "$.id"),
         (f'{{"jsonrpc":"2.0","id":{10**30},"method":"x"}}', "$.id"),
         ('{"jsonrpc":"2.0","id":5,"method":6}', "$.method"),
-        ('{"jsonrpc":"2.0","id":3,"error":"boom"}', "$.error"),
-        ('{"jsonrpc":"2.0","id":3,"result":{"stopReason":7}}', "$.stopReason"),
-        ('{"jsonrpc":"2.0","id":3,"result":null}', "the answer to session/prompt: Expected `object`, got `null`"),
         ('{"jsonrpc":"2.0","method":"session/update"}', "session/update: Object missing required field `sessionId`"),
         ('{"jsonrpc":"2.0","method":"session/update","params":[]}', "session/update: Expected `object`, got `array`"),
         ('{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s","update":{}}}', "`sessionUpdate`"),
@@ -1082,6 +1134,81 @@ TERMINAL = '{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":'
             '{"sessionUpdate":"usage_update","used":-1,"size":1}}}',
             "usage_update: Expected `int` >= 0 - at `$.used`",
         ),
+    ],
+)
+def test_a_line_that_is_no_message_costs_nothing(talk: Conversation, line: str, why: str) -> None:
+    """A line that is no message, or a notification that cannot be read, is reported with the reason, and the messages
+    after it are read, in the same chunk too."""
+    more = said(update("agent_message_chunk", content={"type": "text", "text": "hi"}))
+    stray, text = talk.codec.feed(line.encode() + b"\n" + more)
+    assert isinstance(stray, StrayLine)
+    assert (stray.line, text) == (line, Text("message", "hi"))
+    assert why in stray.why
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
+
+
+@pytest.mark.parametrize(
+    "before", [b"\xef\xbb\xbf", b"\x1b[?25h\x1b]0;title\x07", b"\x00\x00", b"\r", b"\x1b(B\x1b[0m "]
+)
+def test_codes_before_a_message_are_passed_over(talk: Conversation, before: bytes) -> None:
+    """A message after a byte order mark, codes for a terminal or NUL bytes is read."""
+    message = said(update("agent_message_chunk", content={"type": "text", "text": "hi"}))
+    assert talk.codec.feed(before + message.replace(b"\n", b"\r\n")) == [Text("message", "hi")]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (rb"cut \ud83d", "cut \ufffd"),
+        (rb"\uDE00\ud83d", "\ufffd\ufffd"),
+        (rb"\ud83d\ud83d\uDE00", "\ufffd\U0001f600"),
+        (rb"a path C:\\ud83d", "a path C:\\ud83d"),
+        (b"cut \xf0\x9f", "cut \ufffd"),
+        (b"a\x00b\tc", "a b c"),
+    ],
+)
+def test_half_a_character_is_replaced(talk: Conversation, written: bytes, read: str) -> None:
+    """Half a surrogate pair, a byte that is no UTF-8, and a control character in a text are replaced; the text of a
+    whole pair and of an escaped backslash is kept."""
+    message = said(update("agent_message_chunk", content={"type": "text", "text": "WORDS"})).replace(b"WORDS", written)
+    assert talk.codec.feed(message) == [Text("message", read)]
+
+
+def test_a_program_of_another_protocol_is_ended(talk: Conversation) -> None:
+    """More than 1,000 lines in a row that are no messages end the conversation with a reason that quotes the last line;
+    a message in between begins the count anew."""
+    line, message = b"debug: poll\n", said(update("available_commands_update", availableCommands=[]))
+    assert len(talk.codec.feed(line * STRAY_LINES_MAX + message + line * STRAY_LINES_MAX)) == 2 * STRAY_LINES_MAX
+    *_, broken = talk.codec.feed(line * 5)
+    assert isinstance(broken, Malformed)
+    assert broken.why.startswith("the agent wrote 1001 lines in a row that are no messages of its protocol")
+    assert "'debug: poll'" in broken.why
+    assert talk.codec.feed(message) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"jsonrpc":"2.0","id":3}', "neither a request, a notification nor a response"),
+        ('{"jsonrpc":"2.0","id":3,"error":"boom"}', "$.error"),
+        ('{"jsonrpc":"2.0","id":3,"result":{"stopReason":7}}', "$.stopReason"),
+        ('{"jsonrpc":"2.0","id":3,"result":null}', "the answer to session/prompt: Expected `object`, got `null`"),
+    ],
+)
+def test_a_reply_that_cannot_be_read_ends_the_conversation(talk: Conversation, line: str, why: str) -> None:
+    """A reply to a request of the supervisor that cannot be read reports Malformed, whose text names the field, since
+    the request would never be answered; later input is ignored."""
+    more = said(update("agent_message_chunk", content={"type": "text", "text": "hi"}))
+    (broken,) = talk.codec.feed(line.encode() + b"\n" + more)
+    assert isinstance(broken, Malformed)
+    assert why in broken.why
+    assert talk.codec.feed(more) == []
+    assert talk.answer(result={"stopReason": "end_turn"}) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
         (TERMINAL + '{"args":[]}}', "terminal/create: Object missing required field `command`"),
         (TERMINAL + '{"command":""}}', "$.command"),
         (TERMINAL + '{"command":"a\\u0000b"}}', "$.command"),
@@ -1093,39 +1220,33 @@ TERMINAL = '{"jsonrpc":"2.0","id":1,"method":"terminal/create","params":'
         ('{"jsonrpc":"2.0","id":1,"method":"_supervisor/session/run","params":{"name":"x"}}', "`prompt`"),
     ],
 )
-def test_what_breaks_the_protocol_is_named_and_ends_the_conversation(talk: Conversation, line: str, why: str) -> None:
-    """A line that breaks the protocol reports Malformed, whose text names the message and the field; later input is
-    ignored, in the same chunk too."""
-    more = said(update("agent_message_chunk", content={"type": "text", "text": "hi"}))
-    (broken,) = talk.codec.feed(line.encode() + b"\n" + more)
-    assert isinstance(broken, Malformed)
-    assert why in broken.why
-    assert talk.codec.feed(more) == []
-    assert talk.answer(result={"stopReason": "end_turn"}) == []
+def test_a_request_that_cannot_be_read_is_answered(talk: Conversation, line: str, why: str) -> None:
+    """A request of the agent whose parameters cannot be read gets an error that names the field, and the turn goes
+    on."""
+    ((answer),) = sent(talk.codec.feed(line.encode() + b"\n"))
+    assert (answer["id"], answer["error"]["code"]) == (1, -32602)
+    assert why in answer["error"]["message"]
+    assert talk.answer(result={"stopReason": "end_turn"}) == [TurnEnded("end_turn")]
 
 
-@pytest.mark.parametrize(
-    ("data", "why"),
-    [
-        (b"\xff\xfe\n", "is not UTF-8"),
-        (b"x" * 65, "longer than 64 bytes"),
-    ],
-)
-def test_a_line_that_is_no_text_is_named(data: bytes, why: str) -> None:
-    """A line that is not UTF-8, or longer than the limit, reports Malformed and ends the conversation."""
+def test_a_line_that_is_too_long_costs_nothing() -> None:
+    """A line longer than the limit is reported, cut, with the limit; the message after it is read."""
     codec = AcpCodec(line_bytes_max=64)
     codec.start("/work")
-    (broken,) = codec.feed(data)
-    assert isinstance(broken, Malformed)
-    assert why in broken.why
-    assert codec.feed(said({"id": 1, "result": HELLO})) == []
+    (stray,) = codec.feed(b"x" * 65)
+    assert isinstance(stray, StrayLine)
+    assert "longer than 64 bytes" in stray.why
+    assert codec.feed(b"x\n" + said({"id": "unknown", "result": {}})) == []
 
 
-def test_an_output_that_ends_in_half_a_message_is_named(talk: Conversation) -> None:
-    """The end of the agent's output within a line reports Malformed, the end after a line reports nothing."""
+def test_an_output_may_end_without_a_newline(talk: Conversation) -> None:
+    """A message at the end of the output needs no newline; half a message is a line that is no message."""
+    message = said(update("agent_message_chunk", content={"type": "text", "text": "hi"}))
     assert talk.codec.feed(b"") == []
+    assert talk.codec.feed(message[:-1]) == []
+    assert talk.codec.feed(b"") == [Text("message", "hi")]
     assert talk.codec.feed(b'{"jsonrpc"') == []
-    assert talk.codec.feed(b"") == [Malformed("the agent's output ended in the middle of a message")]
+    assert [type(one) for one in talk.codec.feed(b"")] == [StrayLine]
 
 
 def test_after_an_error_nothing_is_said_but_the_input_can_be_closed(talk: Conversation) -> None:
@@ -1134,7 +1255,7 @@ def test_after_an_error_nothing_is_said_but_the_input_can_be_closed(talk: Conver
     terminal = open_terminal(talk)
     ask(talk)
     talk.request(1, "_supervisor/session/run", name="x", prompt="y")
-    talk.codec.feed(b"garbage\n")
+    talk.answer(result=7)
     assert talk.codec.prompt("more") == []
     assert talk.codec.interrupt() == []
     assert talk.codec.permission("permission-2", None) == []
@@ -1191,9 +1312,11 @@ def test_an_exit_between_turns_is_no_error(talk: Conversation) -> None:
 
 
 def test_an_exit_inside_a_message_says_so(talk: Conversation) -> None:
-    """An exit after half a message ends the turn, and the error mentions the half message."""
+    """An exit after half a message ends the turn, and the error quotes the half message."""
     talk.codec.feed(b'{"jsonrpc"')
-    ended = TurnEnded("error", "the agent exited with status 1 in the middle of a turn, after half a message")
+    talk.codec.feed(b"")
+    why = "the agent exited with status 1 in the middle of a turn; its last line was no message: '{\"jsonrpc\"'"
+    ended = TurnEnded("error", why)
     assert talk.codec.exited(1) == [ended]
 
 

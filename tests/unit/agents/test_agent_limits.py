@@ -13,7 +13,7 @@ from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.protocols.acp.terminals import WAITING_MAX
 from supervisor.agents.protocols.codec_base import CLOSED_MAX, ToolCallTable
 from supervisor.plans import AgentConfig
-from supervisor.ports import Malformed, Send, TerminalOpened
+from supervisor.ports import Send, StrayLine, TerminalOpened
 from supervisor.ports.input_limits import OPEN_CALLS_MAX, TERMINALS_MAX
 from tests.support import supervising
 
@@ -138,11 +138,11 @@ def test_requests_that_wait_for_one_command_are_bounded() -> None:
     assert len(answers) == WAITING_MAX
 
 
-def test_a_request_with_an_endless_name_breaks_the_protocol() -> None:
-    """A request whose id is longer than 256 characters is a protocol error, because the codec would store the id until
-    the response."""
-    (broken,) = asked(talking(), "n" * 257, "terminal/create", command="ls")
-    assert isinstance(broken, Malformed)
+def test_a_request_with_an_endless_name_is_no_request() -> None:
+    """A request whose id is longer than 256 characters is not served, because the codec would store the id until the
+    response."""
+    (stray,) = asked(talking(), "n" * 257, "terminal/create", command="ls")
+    assert isinstance(stray, StrayLine)
 
 
 def test_calls_that_are_over_are_remembered_up_to_a_bound() -> None:

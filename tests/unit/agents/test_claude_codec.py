@@ -13,16 +13,19 @@ from supervisor.ports import (
     AgentOptions,
     CallNotEnded,
     Compaction,
+    Malformed,
     McpServer,
     ModelErrorReported,
     Out,
     PermissionNeeded,
     Ready,
     Send,
+    StrayLine,
     Text,
     ToolClosed,
     ToolOpened,
     TurnEnded,
+    TurnEnding,
     Usage,
 )
 
@@ -121,7 +124,55 @@ def test_a_message_within_the_turn_keeps_it_open_until_it_is_heard() -> None:
     uuid = told.sent[-1]["uuid"]
     assert told.says("result", subtype="success", terminal_reason="completed") == []
     told.says("user", message={"content": "hurry"}, uuid=uuid, isReplay=True)
-    assert told.says("result", subtype="success", terminal_reason="completed") == [TurnEnded("end_turn")]
+    assert told.says("result", subtype="success", terminal_reason="completed") == [TurnEnding()]
+    assert told.codec.settled() == [TurnEnded("end_turn")]
+
+
+def test_an_answer_after_the_result_belongs_to_the_turn() -> None:
+    """Text and the result of a call that come after the result of their turn belong to this turn; a message within the
+    turn is refused then, since it would begin a turn of its own."""
+    told = Told().prompt()
+    told.calls("c")
+    assert told.says("result", subtype="success") == [TurnEnding()]
+    assert told.codec.steer("hurry") is None
+    (closed,) = told.says("user", message={"content": [{"type": "tool_result", "tool_use_id": "c", "content": "ok"}]})
+    assert isinstance(closed, ToolClosed)
+    text = told.says("assistant", message={"content": [{"type": "text", "text": "late"}]})
+    assert [*text, *told.codec.settled()] == [Text("message", "late"), TurnEnded("end_turn")]
+
+
+def test_an_interrupt_after_the_result_cuts_off_what_is_open() -> None:
+    """An interrupt after the result of a turn whose call is open closes the call, and sends nothing."""
+    told = Told().prompt()
+    told.calls("c")
+    told.says("result", subtype="success")
+    closed, ended = told.codec.interrupt()
+    assert isinstance(closed, ToolClosed)
+    assert (closed.outcome, ended) == ("failed", TurnEnded("cancelled"))
+
+
+@pytest.mark.parametrize(
+    "line", [b"npm WARN deprecated\n", b"[]\n", b'{"level":30,"msg":"x"}\n', b'{"type":"assistant"}\n']
+)
+def test_a_line_that_is_no_message_costs_nothing(line: bytes) -> None:
+    """A line of another program, or a message that cannot be read, is reported, and the turn goes on."""
+    told = Told().prompt()
+    assert [type(one) for one in told.codec.feed(line)] == [StrayLine]
+    assert told.says("result", subtype="success") == [TurnEnding()]
+
+
+def test_a_control_request_that_cannot_be_read_is_refused() -> None:
+    """A request for a permission without the name of its tool is refused with the name of the field."""
+    told = Told().prompt()
+    assert told.says("control_request", request_id="r", request={"subtype": "can_use_tool"}) == []
+    assert told.sent[-1]["response"]["subtype"] == "error"
+    assert "`tool_name`" in told.sent[-1]["response"]["error"]
+
+
+def test_a_result_that_cannot_be_read_ends_the_conversation() -> None:
+    """Without the result of a turn the turn would never end, so one that cannot be read breaks the protocol."""
+    told = Told().prompt()
+    assert [type(one) for one in told.says("result", subtype="success", is_error=5)] == [Malformed]
 
 
 def test_an_interrupt_takes_back_what_was_not_heard() -> None:
@@ -167,7 +218,7 @@ def test_a_turn_that_it_began_by_itself_is_not_ours() -> None:
     """The result of a turn that Claude Code began by itself does not end the supervisor's turn."""
     told = Told().prompt()
     assert told.says("result", subtype="success", origin={"kind": "task-notification"}) == []
-    assert told.says("result", subtype="success") == [TurnEnded("end_turn")]
+    assert told.says("result", subtype="success") == [TurnEnding()]
 
 
 def test_a_command_is_ended_alone_once_it_has_a_name() -> None:
@@ -264,7 +315,7 @@ def test_compaction_begins_and_ends_once() -> None:
     assert told.says("system/status", status="compacting") == [Compaction(True)]
     assert told.says("system/status", status="compacting") == []
     ended = told.says("system/status", status=None, compact_result="failed", compact_error="too short")
-    assert ended[0] == Compaction(False)
+    assert ended[0] == Compaction(False, failed=True, goes_on=True)
     assert told.says("system/compact_boundary") == []
 
 
@@ -278,6 +329,6 @@ def test_what_it_uses_is_counted_once() -> None:
     assert told.says("assistant", **said) == []
     totals = {"opus": {"inputTokens": 10, "outputTokens": 7, "cacheReadInputTokens": 5}}
     ended = told.says("result", subtype="success", total_cost_usd=0.5, modelUsage=totals)
-    assert ended[0] == TurnEnded("end_turn")
+    assert ended[0] == TurnEnding()
     assert isinstance(ended[1], Usage)
     assert (ended[1].input_tokens, ended[1].output_tokens, ended[1].cost_usd) == (0, 6, 0.5)

@@ -20,10 +20,12 @@ from supervisor.ports import (
     PermissionNeeded,
     Ready,
     Send,
+    StrayLine,
     Text,
     ToolClosed,
     ToolOpened,
     TurnEnded,
+    TurnEnding,
     Usage,
 )
 
@@ -148,11 +150,22 @@ def test_a_turn_that_leaves_a_command_running_ends_it() -> None:
     """A command that a completed turn left running is ended, and its tool call is reported as failed."""
     one = Conversation()
     one.hear("item/started", item=COMMAND)
-    cleaning = one.over()
+    assert one.over() == [TurnEnding()]
+    cleaning = one.codec.settled()
     assert asked(cleaning) == ["thread/backgroundTerminals/clean"]
     closed, ended = one.answer(cleaning, error={"code": -32601, "message": "no such method"})
     assert isinstance(closed, ToolClosed)
     assert (closed.outcome, ended) == ("failed", TurnEnded("end_turn"))
+
+
+def test_a_command_may_end_after_its_turn() -> None:
+    """The end of a command that comes after the end of the turn is the command's end, and nothing is ended."""
+    one = Conversation()
+    one.hear("item/started", item=COMMAND)
+    one.over()
+    (closed,) = one.hear("item/completed", item={**COMMAND, "status": "completed"})
+    assert isinstance(closed, ToolClosed)
+    assert (closed.outcome, *one.codec.settled()) == ("completed", TurnEnded("end_turn"))
 
 
 @pytest.mark.parametrize("status", ["inProgress", "strange"])
@@ -346,7 +359,6 @@ def test_other_requests_are_answered_too(method: str, answer: dict[str, Any]) ->
 @pytest.mark.parametrize(
     "message",
     [
-        {"method": "turn/completed", "params": {"threadId": "t"}},
         {"method": "item/started", "params": {"threadId": "t", "turnId": "u", "item": {"type": "commandExecution"}}},
         {
             "method": "thread/tokenUsage/updated",
@@ -356,11 +368,18 @@ def test_other_requests_are_answered_too(method: str, answer: dict[str, Any]) ->
         [],
     ],
 )
-def test_what_is_not_the_protocol_ends_it(message: Any) -> None:
-    """A message that breaks the protocol ends the conversation with an error, and nothing after it is read."""
+def test_what_is_no_message_costs_nothing(message: Any) -> None:
+    """A line that is no message, or a notification that cannot be read, is reported, and the turn goes on."""
     one = Conversation()
-    assert [type(out) for out in one.feed(message)] == [Malformed]
-    assert one.over() == []
+    assert [type(out) for out in one.feed(message)] == [StrayLine]
+    assert one.over() == [TurnEnding()]
+
+
+def test_an_end_that_cannot_be_read_fails_the_turn() -> None:
+    """An end of a turn that cannot be read fails the turn with the name of the field."""
+    (ended,) = Conversation().feed({"method": "turn/completed", "params": {"threadId": "t"}})
+    assert isinstance(ended, TurnEnded)
+    assert (ended.stop, "`turn`" in ended.error) == ("error", True)
 
 
 def test_what_we_do_not_know_is_passed_over() -> None:

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, LineBuffer
-from supervisor.ports import Malformed
+from supervisor.ports import StrayLine
 
 MIB = 1024 * 1024
 
 
-def lines_of(chunks: list[bytes], limit_bytes: int = LINE_BYTES_MAX) -> list[str | Malformed]:
-    """Return the lines and errors that a LineBuffer yields for a stream of *chunks* and for its end."""
+def lines_of(chunks: list[bytes], limit_bytes: int = LINE_BYTES_MAX) -> list[str | StrayLine]:
+    """Return the lines that a LineBuffer yields for a stream of *chunks* and for its end."""
     lines = LineBuffer(limit_bytes)
     return [line for chunk in chunks for line in lines.feed(chunk)] + list(lines.end())
 
@@ -38,16 +38,16 @@ def test_complete_lines_come_out_whole(chunks: list[bytes], expected: list[str])
     assert lines_of(chunks) == expected
 
 
-def test_invalid_utf8_is_named_with_its_byte_and_position() -> None:
-    """A line that is not UTF-8 is an error that names the byte and its position, and the line after it is read."""
-    first, second = lines_of([b"ab\xff\nnext\n"])
-    assert first == Malformed("the agent wrote a line that is not UTF-8: byte 0xff at position 2 (invalid start byte)")
-    assert second == "next"
+@pytest.mark.parametrize("chunks", [[b"ab\xff\nnext\n"], [b"ab", b"\xff", b"\nnext\n"]])
+def test_bytes_that_are_no_utf8_are_replaced(chunks: list[bytes]) -> None:
+    """A byte that is no UTF-8 becomes U+FFFD, and the rest of its line is kept."""
+    assert lines_of(chunks) == ["ab\ufffd", "next"]
 
 
-def test_half_a_line_at_the_end_is_named() -> None:
-    """A stream that ends within a line yields an error for the incomplete line."""
-    assert lines_of([b"done\nhal"]) == ["done", Malformed("the agent's output ended in the middle of a message")]
+@pytest.mark.parametrize("chunks", [[b"done\nhal"], [b"done\nh", b"al"], [b"done\nhal\n"]])
+def test_half_a_line_at_the_end_is_a_line(chunks: list[bytes]) -> None:
+    """The last line of a stream needs no newline."""
+    assert lines_of(chunks) == ["done", "hal"]
 
 
 @pytest.mark.parametrize("chunks", [[b"12345\n"], [b"123", b"45", b"\n"]])
@@ -58,16 +58,16 @@ def test_a_line_of_exactly_the_limit_is_kept(chunks: list[bytes]) -> None:
 
 @pytest.mark.parametrize("chunks", [[b"123456\nnext\n"], [b"123", b"456", b"789", b"\nnext\n"]])
 def test_a_longer_line_is_named_once_and_dropped_up_to_its_newline(chunks: list[bytes]) -> None:
-    """A line longer than the limit yields one error and is dropped, and the line after it is read."""
+    """Of a line longer than the limit the beginning is yielded, with the reason, and the line after it is read."""
     broken, following = lines_of(chunks, 5)
-    assert broken == Malformed("the agent wrote a line longer than 5 bytes, the most a message may have")
-    assert following == "next"
+    why = "longer than 5 bytes, the most a message may have; the rest of it was dropped"
+    assert (broken, following) == (StrayLine("12345", why), "next")
 
 
 def test_a_line_of_100_mib_is_not_held_in_memory() -> None:
     """A line of 100 MiB takes at most three times the limit in memory while it is read, and less than 1 MiB
     afterwards."""
-    lines, chunk, found = LineBuffer(), b"x" * MIB, list[str | Malformed]()
+    lines, chunk, found = LineBuffer(), b"x" * MIB, list[str | StrayLine]()
     tracemalloc.start()
     try:
         for _ in range(100):
@@ -76,7 +76,7 @@ def test_a_line_of_100_mib_is_not_held_in_memory() -> None:
     finally:
         tracemalloc.stop()
     assert len(found) == 1
-    assert isinstance(found[0], Malformed)
+    assert isinstance(found[0], StrayLine)
     assert held < MIB
     assert peak < 3 * LINE_BYTES_MAX
     assert lines.feed(b"x\nnext\n") == ["next"]

@@ -19,16 +19,17 @@ from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
     CloseInput,
     ConversationNamed,
-    Malformed,
     ModelErrorReported,
     Out,
     Ready,
     Send,
     Signal,
+    StrayLine,
     Text,
     ToolClosed,
     ToolOpened,
     TurnEnded,
+    TurnEnding,
     Usage,
 )
 
@@ -63,9 +64,18 @@ def line(kind: str, **fields: Any) -> bytes:
 
 
 def told(lines: Iterable[bytes], status: int | None = 0, **more: Any) -> list[Out]:
-    """Return the reports for an agent process that prints *lines* and exits with *status*."""
+    """Return the reports for an agent process that prints *lines* and exits with *status*, without those that the end
+    of the turn is near."""
     made = codec(**more)
-    return [*made.feed(b"".join(lines)), *made.feed(b""), *made.exited(status)]
+    outs = [*made.feed(b"".join(lines)), *made.feed(b""), *made.exited(status)]
+    return [one for one in outs if not isinstance(one, TurnEnding)]
+
+
+def test_a_reported_end_is_told_at_once() -> None:
+    """A line for the end of the turn is reported at once, and the end itself when the program has exited."""
+    made = codec()
+    assert made.feed(line("over", good=True)) == [TurnEnding()]
+    assert made.exited(-15) == [TurnEnded("end_turn")]
 
 
 # ------------------------------------------------------------------------------------------------------ the turn's end
@@ -104,10 +114,24 @@ def test_a_last_line_needs_no_newline() -> None:
 
 
 def test_a_stream_that_is_cut_is_told() -> None:
-    """An incomplete line at the end of the output is an error."""
-    (broken,) = told([line("over", good=True)[:-8]])
-    assert isinstance(broken, Malformed)
-    assert broken.why.startswith('the agent wrote a line that is not JSON: \'{"type": "over"')
+    """An incomplete line at the end of the output is reported, and quoted in the error of the turn."""
+    stray, ended = told([line("over", good=True)[:-8]])
+    assert isinstance(stray, StrayLine)
+    assert isinstance(ended, TurnEnded)
+    assert ended.error.endswith('its last line was no message: \'{"type": "over", "good"\'')
+
+
+def test_a_line_that_is_half_an_object_costs_nothing() -> None:
+    """A line that begins like an object and is no JSON is reported, and the lines after it count."""
+    stray, ended = told([b"{oops\n", line("over", good=True)])
+    assert isinstance(stray, StrayLine)
+    assert (stray.line, ended) == ("{oops", TurnEnded("end_turn"))
+
+
+def test_half_a_character_is_replaced() -> None:
+    """Half a surrogate pair in a text becomes U+FFFD, a whole pair its character."""
+    said, _ = told([rb'{"type":"say","text":"a\ud83d b\ud83d\ude00"}' + b"\n"])
+    assert said == Text("message", "a\ufffd b\U0001f600")
 
 
 def test_a_line_that_is_no_json_is_a_note() -> None:
@@ -127,11 +151,12 @@ def test_an_interrupt_is_the_signal_of_the_mapping(name: str, number: int) -> No
 
 
 def test_an_interrupted_turn_is_cancelled_with_its_calls() -> None:
-    """An interrupted turn is reported as cancelled, its open calls as failed; an incomplete last line is no error."""
+    """An interrupted turn is reported as cancelled, its open calls as failed, also after an incomplete last line."""
     made = codec()
     made.feed(line("call", id="c", name="sh"))
     made.interrupt()
-    outs = [*made.feed(b'{"type": "ba'), *made.feed(b""), *made.exited(-2)]
+    stray, *outs = [*made.feed(b'{"type": "ba'), *made.feed(b""), *made.exited(-2)]
+    assert isinstance(stray, StrayLine)
     assert outs == [ToolClosed("c", "failed"), TurnEnded("cancelled")]
 
 

@@ -32,11 +32,11 @@ for line in sys.stdin:
         continue
     if method == "die":
         os._exit(3)
-    answer = {"result": {"said": method, "secret": os.environ.get("A_TOKEN")}}
+    answer = {"result": {"said": message["params"].get("say", method), "secret": os.environ.get("A_TOKEN")}}
     if method == "bad":
         answer = {"error": {"code": -32601, "message": "no such thing"}}
-    print("this is no message")
-    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
+    print("this is no message", "[]", '{"jsonrpc":"2.0","id":[],"result":{}}', '{"id":null}', sep="\\n")
+    print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}).replace("HALF", "\\\\ud83d"), flush=True)
 if mode == "stays":
     import time
     time.sleep(1000)
@@ -64,6 +64,8 @@ async def test_it_is_there_and_asked(tmp_path: Path) -> None:
         session = await run.sup.start_session("s", agent="scripted")
         server = await run.sup.start_mcp_server("s", "git", command(), env={"A_TOKEN": "0123456789"})
         assert await server.call("tools/list") == {"said": "tools/list", "secret": "0123456789"}
+        half = await server.call("tools/call", {"say": "cut HALF"})
+        assert half["said"] == "cut \ufffd"
         with pytest.raises(McpError, match="git: bad: no such thing"):
             await server.call("bad")
         with pytest.raises(McpError, match=r"git: mute was not answered within 0\.05 s"):

@@ -47,6 +47,9 @@ def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
     )
 
 
+PONG = {"pid": os.getpid(), "outage": None, "shortage": None, "unidentified": []}
+
+
 class Played:
     """Stand-in for a supervisor, and its core, that records the requests it receives."""
 
@@ -65,6 +68,7 @@ class Played:
         self.stop_now = anyio.Event()
         self.outage: Outage | None = None
         self.shortage = None
+        self.unidentified = ()
 
     def plan_abort(self, target: str, scope: AbortScope, *, now: bool = False) -> AbortPlan:
         if target == "nobody":
@@ -181,9 +185,9 @@ def path(tmp_path: Path) -> Path:
 
 # ----------------------------------------------------------------------------------------------------- answers
 async def test_ping_tells_the_pid(path: Path) -> None:
-    """``ping`` returns the pid of the supervisor, and its outage and shortage."""
+    """``ping`` returns the pid of the supervisor, its outage and shortage, and the processes of unknown origin."""
     async with served(path, Played()):
-        assert await answers(path, Ping()) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
+        assert await answers(path, Ping()) == [PONG]
 
 
 async def test_a_client_of_another_user_is_told_nothing(
@@ -513,7 +517,7 @@ async def test_a_path_may_be_longer_than_an_address(tmp_path: Path) -> None:
     path = folder / "control.sock"
     async with served(path, Played()):
         assert path.is_socket()
-        assert await answers(path, Ping()) == [{"pid": os.getpid(), "outage": None, "shortage": None}]
+        assert await answers(path, Ping()) == [PONG]
 
 
 @pytest.mark.parametrize("name", ["control.sock", "missing/control.sock", "x" * 110 + "/control.sock"])

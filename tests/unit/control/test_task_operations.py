@@ -122,7 +122,7 @@ def served(state_dir: Path, work: Work | None, backend: str) -> Iterator[None]:
     with start_blocking_portal(backend) as portal:
         closing, started = portal.call(anyio.Event), threading.Event()
         serving = portal.start_task_soon(_serve, state_dir, work, closing, started)
-        assert started.wait(30)
+        assert started.wait(120)
         yield
         portal.call(closing.set)
         serving.result(30)

@@ -30,6 +30,7 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.tables import VERSION
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, EntityRow, Fenced, JournalError
+from tests.support import running_program
 
 pytestmark = pytest.mark.anyio
 
@@ -727,7 +728,7 @@ def acknowledged_before_kill(folder: Path, lines: int) -> int:
     """Run a child that appends batches of three records, SIGKILL it after *lines* acknowledgements, and return the last
     acknowledged number."""
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(
+    with running_program(
         [sys.executable, "-c", WRITER, str(folder)], stdout=subprocess.PIPE, env=env, text=True
     ) as child:
         deadline = threading.Timer(30, child.kill)

@@ -26,6 +26,7 @@ from supervisor.journal.statedir import (
     socket_address,
 )
 from supervisor.plans import AgentConfig, Settings
+from tests.support import running_program
 
 
 def tree(folder: Path) -> list[str]:
@@ -260,7 +261,7 @@ def test_the_lock_of_a_killed_supervisor_is_free(tmp_path: Path) -> None:
     """Another process holds the lock until it is SIGKILLed; then the lock is free at once."""
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     command = [sys.executable, "-c", HOLDER, str(tmp_path / "s")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True) as child:
+    with running_program(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "locked\n"
         state = StateDir.open(tmp_path / "s")

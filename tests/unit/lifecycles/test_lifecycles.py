@@ -785,6 +785,7 @@ def test_worker_drains_what_it_holds() -> None:
         (
             session.SessionData(id="s", agent="a"),
             {
+                "one_shot": False,
                 "incarnation": 0,
                 "concluded": 0,
                 "session_seq": 1,

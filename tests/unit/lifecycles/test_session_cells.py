@@ -227,6 +227,14 @@ def seed_cases() -> Iterator[Case]:
         done = {"current": replace(FIRST, prompt=""), "inbox": (NEW,), "offered": 0} if verdict is OK else {}
         changes = {**fresh, **done}
         yield case(name, S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, **changes)
+        # Unless it is a task's, and may have ended for the interruption only.
+        task, urgent = replace(FIRST, once=True), replace(NEW, urgent=True)
+        begun = session(current=task, inbox=(OLD, urgent))
+        of_task = {"current": replace(task, goes_on=True), "inbox": (urgent,), "offered": 0} if verdict is OK else {}
+        task_changes = {**fresh, **of_task}
+        yield case(
+            f"{name}-task", S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, data=begun, **task_changes
+        )
         brink = session(consecutive_errors=4, total_errors=19)
         yield case(f"{name}-brink", S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, data=brink, **changes)
     force = ForceStopSession(reason="it did not stop in its grace period")
@@ -369,6 +377,7 @@ def reaped_cases() -> Iterator[Case]:
     changes: dict[str, Any] = {"current": SECOND, "queue": (), "turn_seq": 5, "turn_id": "s:t5"}
     yield case("next", at, done, at, answer, *opened, **changes)
     yield case("last", at, done, at, answer, data=replace(BETWEEN, queue=()), current=None)
+    yield from answered_cases()
     bad = TurnReaped(turn_id="s:t4", completed=False, error="rejected")
     no = ReplyToRequest(request_id="r1", outcome="failed", error="rejected")
     yield case("rejected", at, bad, at, no, data=replace(BETWEEN, queue=()), current=None)
@@ -468,6 +477,31 @@ def boundary_cases() -> Iterator[Case]:
         yield case(name, S.RUNNING, reached, S.RUNNING, data=session(inbox=inbox))
     for state in (S.INTERRUPTING, S.STOPPED):
         yield case("", state, reached, state)
+
+
+def answered_cases() -> Iterator[Case]:
+    """Yield the cases of a turn that answered a message: it ends no request, and the agent is asked to go on."""
+    urgent = replace(OLD, urgent=True)
+    wake, settled = (
+        replace(urgent, blamed=AbortReason.TIMEOUT),
+        {"concluded": 3, "consecutive_errors": 0, "inbox": (), "offered": 0},
+    )
+    on = replace(FIRST, goes_on=True)
+    for name, data, current in (
+        ("wake-up", session(inbox=(wake,)), on),
+        ("of a task", session(inbox=(OLD,), current=replace(FIRST, once=True)), replace(on, once=True)),
+        ("of a host", session(inbox=(urgent,)), FIRST),
+        ("one-shot", session(inbox=(wake,), one_shot=True), FIRST),
+        ("its own turn", session(inbox=(wake,), current=replace(FIRST, prompt="")), replace(FIRST, prompt="")),
+        ("went on", session(inbox=(), offered=0, current=on), FIRST),
+    ):
+        settled["current"] = current
+        yield case(f"answered, {name}", S.RUNNING, exited(OK), S.SESSION_COMPLETE, data=data, **settled)
+    again = (OpenTurn(turn_id="s:t5", request_id="r1"), PrepareWorktree())
+    fresh: dict[str, Any] = {"turn_seq": 5, "turn_id": "s:t5"}
+    at, goes_on = S.SESSION_COMPLETE, replace(BETWEEN, current=on)
+    yield case("answered, asked to go on", at, EVENTS["TurnReaped"], at, *again, data=goes_on, **fresh)
+    yield case("answered, then stopped", S.STOPPED, EVENTS["TurnReaped"], S.STOPPED, data=goes_on)
 
 
 def turn_end_cases() -> Iterator[Case]:

@@ -33,6 +33,7 @@ from supervisor.lifecycles.events import (
     BoundaryAwaited,
     BoundaryReached,
     CompactionCompleted,
+    CompactionFailed,
     CompactNeeded,
     PermissionAnswered,
     PermissionRequested,
@@ -77,6 +78,7 @@ EVENTS: dict[str, Event] = {
     "tool_completed": ToolCompleted(call_id="c1", outcome=ToolOutcome.COMPLETED),
     "compact_needed": CompactNeeded(),
     "compaction_completed": CompactionCompleted(),
+    "compaction_failed": CompactionFailed(),
     "verify_requested": VerifyRequested(verdict=OK),
     "task_completed": TaskCompleted(),
     "task_failed": TaskFailed(verdict=BAD),
@@ -122,18 +124,18 @@ DATA = {
 
 # What each event means in each state: - refused, ~ too late, =: no other state; else the next one. As in EVENTS.
 GRID = """
-state      claim    launch   ready   tool     result  compact    room    verify    done       fail   reap   bd as an mv
-IDLE       CLAIMING -        -       -        ~       -          -       -         -          -      -      -  -  -  -
-CLAIMING   -        SPAWNING -       -        ~       -          -       -         -          FAILED -      -  -  -  -
-SPAWNING   -        ~        RUNNING -        ~       -          -       -         -          FAILED -      -  -  -  -
-RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -       VERIFYING -          FAILED -      =  =  =  =
-TOOL_USE   -        ~        ~       =        RUNNING -          -       -         -          FAILED -      =  =  =  =
-COMPACTING -        ~        ~       -        ~       -          RUNNING RUNNING   -          FAILED -      =  =  =  =
-VERIFYING  -        ~        ~       -        ~       RUNNING    -       -         COMPLETING FAILED -      =  -  -  ~
-COMPLETING -        ~        ~       -        ~       -          -       ~         -          ~      REAPED ~  -  -  ~
-FAILED     -        ~        ~       -        =       -          -       ~         -          ~      REAPED ~  -  =  ~
-REAPED     -        ~        ~       -        ~       -          -       ~         -          ~      -      ~  -  -  ~
-"""
+state      claim    launch   ready   tool     result  compact    room    unfit   verify    done       fail   reap   bd as an mv
+IDLE       CLAIMING -        -       -        ~       -          -       -       -         -          -      -      -  -  -  -
+CLAIMING   -        SPAWNING -       -        ~       -          -       -       -         -          FAILED -      -  -  -  -
+SPAWNING   -        ~        RUNNING -        ~       -          -       -       -         -          FAILED -      -  -  -  -
+RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -       -       VERIFYING -          FAILED -      =  =  =  =
+TOOL_USE   -        ~        ~       =        RUNNING -          -       -       -         -          FAILED -      =  =  =  =
+COMPACTING -        ~        ~       -        ~       -          RUNNING RUNNING RUNNING   -          FAILED -      =  =  =  =
+VERIFYING  -        ~        ~       -        ~       RUNNING    -       -       -         COMPLETING FAILED -      =  -  -  ~
+COMPLETING -        ~        ~       -        ~       -          -       -       ~         -          ~      REAPED ~  -  -  ~
+FAILED     -        ~        ~       -        =       -          -       -       ~         -          ~      REAPED ~  -  =  ~
+REAPED     -        ~        ~       -        ~       -          -       -       ~         -          ~      -      ~  -  -  ~
+"""  # noqa: E501 - a column for each event
 CELLS = [
     (Turn[state], name, state if word == "=" else word)
     for state, *words in (line.split() for line in GRID.strip().splitlines()[1:])
@@ -161,7 +163,7 @@ def test_every_cell_is_tested() -> None:
     assert {type(one) for one in EVENTS.values()} == set(TURN.events.values())
     words = [word for _, _, word in CELLS]
     late, refused = words.count("~"), words.count("-")
-    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (150, 79, 36, 35)
+    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (160, 88, 36, 36)
 
 
 # ---------------------------------------------------------------------------------------- what each rule does
@@ -359,8 +361,15 @@ CASES = [
         open=(),
     ),
     case("unknown", T.TOOL_USE, ToolCompleted(call_id="c1", outcome=ToolOutcome.UNKNOWN), T.RUNNING, open=()),
-    case("", T.COMPACTING, EVENTS["verify_requested"], T.RUNNING),
+    case(
+        "",
+        T.COMPACTING,
+        EVENTS["verify_requested"],
+        T.RUNNING,
+        SendEvent(to="s:t1", event=VerifyRequested(verdict=OK)),
+    ),
     case("", T.COMPACTING, EVENTS["compaction_completed"], T.RUNNING),
+    case("", T.COMPACTING, EVENTS["compaction_failed"], T.RUNNING),
     *(
         case(
             "verification restarts",
@@ -370,7 +379,7 @@ CASES = [
             SendEvent(to="s:t1", event=VerifyRequested(verdict=OK)),
             data=replace(READY, verdict=OK),
         )
-        for name in ("verify_requested", "compaction_completed")
+        for name in ("verify_requested", "compaction_completed", "compaction_failed")
     ),
     case("", T.VERIFYING, EVENTS["task_completed"], T.COMPLETING, CleanUp(), **SEALED),
     case("", T.VERIFYING, EVENTS["compact_needed"], T.RUNNING, SendEvent(to="s:t1", event=CompactNeeded())),

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import running_program
+
 pytest_plugins = ["pytester"]
 
 COMMAND = [sys.executable, "-m", "supervisor", "stub-model"]
@@ -24,7 +26,7 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path, backend: str
     """``stub-model`` prints its address, answers a request, writes its log without a key, and exits with 0."""
     log = tmp_path / "requests.jsonl"
     words = [*COMMAND, "--json", "--log", str(log), "--backend", backend]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+    with running_program(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         said = json.loads(server.stdout.readline())
         url = f"{said['base_url']}/v1beta/models/m:generateContent?key=sk-secret"
@@ -32,7 +34,7 @@ def test_the_command_serves_until_it_is_told_to_end(tmp_path: Path, backend: str
         with urllib.request.urlopen(urllib.request.Request(url, body)) as answer:
             assert json.load(answer)["candidates"][0]["content"]["parts"] == [{"text": "hi"}]
         server.send_signal(by)
-        _, errors = server.communicate()
+        _, errors = server.communicate(timeout=120)
     line = json.loads(log.read_text())
     assert (server.returncode, errors) == (0, "1 google 200 say: SAY[[hi]]\n")
     assert (line["dialect"], line["text"], line["answer"]) == ("google", "SAY[[hi]]", "say")

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 from asking import NAMES, PATHS, Answered, ask, body_of, post
 
@@ -222,6 +223,16 @@ async def test_a_limit_says_when_to_come_again(dialect: str) -> None:
         usual = await ask(stub.port, dialect, "ERR[[429]]")
         longer = await ask(stub.port, dialect, "ERR[[429 9 30]]")
     assert (usual.headers["retry-after"], longer.headers["retry-after"]) == ("1", "30")
+
+
+@every_dialect
+async def test_half_a_character_is_replaced(dialect: str) -> None:
+    """Half a character in a request, as programs in JavaScript write it, becomes U+FFFD in the answer and in the log,
+    whose requests can be written as JSON."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, dialect, "SAY[[cut \ud83d]]")
+        assert "cut \ufffd" in msgspec.json.encode(stub.requests[0]).decode()
+    assert _text(dialect, answer, False) == "cut \ufffd"
 
 
 @every_dialect

@@ -117,7 +117,7 @@ def test_a_task_that_says_nothing_needs_nothing() -> None:
 def test_a_task_lifecycle_has_the_names_and_the_defaults_of_the_seed() -> None:
     """``task_lifecycle`` has the keys and values of spec 002, ``probes_max``, and two keys about providers."""
     assert TaskLifecycle().model_dump() == {
-        "default_timeout": 300,
+        "default_timeout": None,
         "validation_timeout": 30,
         "max_attempts": 5,
         "base_retry_delay": 2,

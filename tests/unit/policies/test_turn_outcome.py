@@ -74,8 +74,8 @@ INTENT = Verdict(exit=Exit.TIMEOUT, error="we asked it to stop", abort_reason=Ab
 TOLD = {
     "max_tokens": ("the model reached its output limit", TransitionReason.MAX_OUTPUT_TOKENS, None),
     "max_turns": ("the agent reached its limit of model requests", TransitionReason.MAX_TURNS, None),
-    "refusal": ("the agent refused to go on", TransitionReason.STOP_HOOK_BLOCKED, None),
-    "cancelled": ("the turn was cancelled", TransitionReason.ABORTED, AbortReason.USER_INTERRUPT),
+    "refusal": ("the agent refused to go on", None, None),
+    "cancelled": ("the agent cancelled the turn, and nobody had asked for that", None, AbortReason.UNKNOWN),
 }
 """Stop reasons that are not the end of the work: error text, transition reason, abort reason."""
 STOPS = ["end_turn", *TOLD, "error", "something new", ""]

@@ -30,6 +30,7 @@ from tests.support import (
     no_leaks,
     quick_settings,
     reap,
+    running_program,
     supervising,
     wait_for_exit,
 )
@@ -220,7 +221,7 @@ anyio.run(main, backend=backend)
 @contextmanager
 def supervisor_of(roll: HeldPipe, backend: str, *before: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [*before, sys.executable, "-c", SUPERVISOR, backend, *zoo(roll, "defy", *KINDS)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
+    with running_program(command, stdout=subprocess.PIPE, env={"PYTHONPATH": str(ROOT)}) as supervisor:
         try:
             yield supervisor
         finally:
@@ -293,7 +294,7 @@ def test_the_fork_server_does_not_count_inits(monkeypatch: pytest.MonkeyPatch) -
     ours.shims, ours.killed = {}, 0
     for is_init in (True, False):
         monkeypatch.setattr(pid_namespace, "is_init", lambda _, is_init=is_init: is_init)
-        with subprocess.Popen(["true"]) as child:
+        with running_program(["true"]) as child:
             os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
             ours.record_exit(*ours.wait_any(-1, os.WNOHANG))
             child.returncode = 0

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 
-LIFE_S = 120
+LIFE_S = 300
 HOP_S = 0.005
 POLITE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 

@@ -36,7 +36,7 @@ def session_monitor(facts: list[tuple[str, dict[str, Any]]], scope: BudgetScope)
         send=lambda *event, **how: None,
     )
     session: Any = SimpleNamespace(
-        session_id="s", cause_seq=0, progressed=False, profile=SimpleNamespace(adapter="acp")
+        session_id="s", cause_seq=0, progressed=False, profile=SimpleNamespace(adapter="acp", one_shot=False)
     )
     settings = MonitorSettings(turn=Budget(tokens=100))
     return SessionMonitor(registry, session, Owner(), settings, scope, StallProfileName.DEFAULT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.plans import AgentConfig
 from supervisor.work.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Durations, TaskKind, TaskSize, Timeouts
 
 
@@ -32,9 +33,15 @@ def test_scope_times_complexity(scope: str, complexity: str, limit_s: float) -> 
 
 
 def test_without_a_scope_it_is_flat() -> None:
-    """A task without a size has a limit of five minutes, whatever the durations of other tasks."""
-    assert Timeouts().of(None) == 300.0
-    assert Timeouts(default_s=7.0).of(None, [1000.0] * 50) == 7.0
+    """A task without a size has a limit of half an hour, and one of five minutes if a command that is no known agent
+    does it."""
+    command, known = AgentConfig(adapter="command", command=("make",)), AgentConfig(known="aider")
+    assert Timeouts().without_size(command) == 300.0
+    assert [Timeouts().without_size(one) for one in (known, AgentConfig(adapter="acp", command=("a",)), None)] == [
+        1800.0,
+        1800.0,
+        1800.0,
+    ]
 
 
 def test_medium_is_meant_where_nothing_is_said() -> None:

@@ -170,13 +170,15 @@ class _Expectation:
             # the first snapshot heard of it, at any time until then
             self.in_time = self.in_time or limit_s <= (snapshots + 1) * liveness.snapshot_s + SLACK_S
             way, error = tries.begin()
+            if way is Try.DONE:  # a turn that answers a message is no word on the task: its agent is asked to go on
+                way, error = tries.begin()
         return way, error
 
     def _least_s(self, task: TaskConfig) -> float:
         """Return the shortest time limit of a turn of the task, in seconds."""
         if task.timeout_s is not None:
             return task.timeout_s
-        return LEAST_S if task.scope is not None else self.plan.task_lifecycle.default_timeout
+        return LEAST_S if task.scope is not None else self.plan.task_lifecycle.value().timeout_s
 
     def _gives_up(self, errors: int, way: Try) -> bool:
         """Return whether a session gives up at that error, after a start that succeeded (spec 003)."""

@@ -183,7 +183,7 @@ class MetadataChecker:
             "max_delay_s": lifecycle.max_retry_delay,
             "cooldown_s": circuit.cooldown_period,
             "probes_max": circuit.probes_max if circuit.enabled else 0,
-            "timeout_s": lifecycle.default_timeout,
+            "timeout_s": lifecycle.value().timeout_s,
             "attempts": 0,
             "failures": 0,
             "probes": 0,

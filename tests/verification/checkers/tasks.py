@@ -418,7 +418,7 @@ class TaskChecker:
         task_script = self._task_scripts.of(task.id)
         if task_script is None or task.subtasks or task.agent not in (WORKER, DEPUTY):
             return
-        most_s = task.timeout_s or plan.task_lifecycle.default_timeout
+        most_s = task.timeout_s or plan.task_lifecycle.value().timeout_s
         if task.scope is not None and task.timeout_s is None:
             most_s = LONGEST_S  # what others of its kind took has a say
         for one in task_script.attempts:

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 The supervisor is the client. It opens a session and sends prompts; the agent reports its actions (``session/update``)
 and sends requests to the supervisor: run a command, read or write a file, grant a permission, start a child session.
-Every request of the agent gets one response. The first message that breaks the protocol ends the conversation
+Every request of the agent gets one response. A line that is no message costs nothing
 (:mod:`supervisor.agents.protocols.codec_base`).
 
 A turn may consist of several prompts: an agent that queues prompts receives a message within the turn as another
@@ -19,8 +19,9 @@ Two rules correct the results of agents, because agents report more success than
 
 * After a cancel the turn is cancelled and its open calls failed, whatever the agent reports afterwards. Agents answer a
   cancel with ``end_turn`` and report calls that they cut off as completed.
-* A turn that ends well without any text, call or token is a failure: agents end a turn like this when the connection to
-  their model was cut off.
+* A turn that ends well without any text, call or token is a failure: agents end a turn like this when their model
+  failed. The turn is over only when the agent has been silent for a moment, since some agents send the last words, or
+  the end of a call, after the result (``TurnEnding``).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import StringIO
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from supervisor.agents.protocols.acp import messages
 from supervisor.agents.protocols.acp.errors import problem_of, problem_of_text
@@ -236,9 +237,10 @@ class AcpCodec(Conversation):
         self._ended: TurnEnded | None = None
         """Failure of an earlier prompt of this turn, stored while later prompts of the turn are unanswered."""
         self._silent = silent
-        self._has_activity = self._needs_no_model = False
-        """``_has_activity``: this turn has reported text, a call or a compaction. ``_needs_no_model``: the turn may end
-        without a model's answer (a command of the agent, or a silent script)."""
+        self._has_answer = self._has_activity = self._needs_no_model = False
+        """``_has_answer``: this turn has reported a message or a call. ``_has_activity``: it has reported an answer, a
+        thought, a compaction, a request or tokens. ``_needs_no_model``: it may end without a model's answer (a command
+        of the agent, or a silent script)."""
         self._cancelling = False
         self._mode = self._plan = self._last_text = ""
         self._calls = ToolCallTable()
@@ -263,7 +265,7 @@ class AcpCodec(Conversation):
             raise RuntimeError(f"acp: prompt {'during a turn' if self._prompts else 'before the session is open'}")
         self._cancelling, self._ended = False, None
         self._plan = self._last_text = ""
-        self._has_activity = False
+        self._has_answer = self._has_activity = False
         self._needs_no_model = self._silent or text.startswith("/")  # a command of the agent
         self._calls.begin_turn()
         self._meter.begin()
@@ -302,6 +304,8 @@ class AcpCodec(Conversation):
         return [self._ask("_supervisor/tool_call/end", params, answered)]
 
     def interrupt(self) -> list[Out]:
+        if self._ending is not None:
+            return self._cut_ending(has_open_calls=bool(self._calls))
         if self._over or not self._prompts:
             return []
         self._cancelling = True
@@ -352,12 +356,7 @@ class AcpCodec(Conversation):
         return self._prompts > 0
 
     def _on_line(self, line: str) -> list[Out]:
-        message = read(line, Message, "the agent wrote a line")
-        if isinstance(message.method, str):
-            if message.id is UNSET:
-                return self._notified(message.method, message.params)
-            return self._request(message.id, message.method, message.params)
-        return self._requests.on_response(message.id, message.result, message.error)
+        return self._requests.receive(line, Message, self._notified, self._request)
 
     def _notified(self, method: str, params: Raw) -> list[Out]:
         match method:
@@ -431,6 +430,7 @@ class AcpCodec(Conversation):
         response = read(answer, messages.PromptResponse, "the answer to session/prompt")
         used = self._meter.at_end(response)  # reported after the turn's end
         self._meter.begin()
+        self._has_activity = self._has_activity or any(response.used or ())
         return [*self._prompt_ended(self._end_of(response)), *used]
 
     def _end_of(self, response: messages.PromptResponse) -> TurnEnded:
@@ -440,11 +440,10 @@ class AcpCodec(Conversation):
             return TurnEnded("error", f"the agent stopped for an unknown reason, {response.stop_reason!r}")
         if trouble := problem_of_text(response.stop_reason, self._last_text):
             return TurnEnded("error", self._last_text.strip(), *trouble)
-        has_activity = not response.unanswered and (self._has_activity or any(response.used or ()))
-        is_plausible = self._needs_no_model or has_activity
-        if response.stop_reason == "end_turn" and self._prompts == 1 and not is_plausible:
-            why = _CUT_OFF if response.unanswered else _SILENT
-            return TurnEnded("error", why, ModelProblem.CONNECTION if response.unanswered else ModelProblem.UNKNOWN)
+        is_last = response.stop_reason == "end_turn" and self._prompts == 1
+        if is_last and response.unanswered and not self._needs_no_model:
+            # Its answer was cut only if there was one: a success without a word says nothing about the provider.
+            return TurnEnded("error", _CUT_OFF, ModelProblem.CONNECTION if self._has_answer else None)
         return TurnEnded(_STOPS[response.stop_reason])
 
     def _prompt_ended(self, ended: TurnEnded) -> list[Out]:
@@ -456,6 +455,11 @@ class AcpCodec(Conversation):
         if self._prompts:
             return [MessageAccepted()]
         ended = TurnEnded("cancelled") if self._cancelling else self._ended or ended
+        return self._end_reported(ended, is_complete=(self._has_answer or self._silent) and not self._calls)
+
+    def _turn_over(self, ended: TurnEnded) -> list[Out]:
+        if ended.stop == "end_turn" and not (self._has_activity or self._needs_no_model):
+            ended = TurnEnded("error", _SILENT)
         # The protocol makes it the client's duty to close what a cancel left unfinished: most agents do not.
         unfinished = self._calls.close_all("failed") if ended.stop == "cancelled" else self._calls.close_unreported()
         return [*unfinished, ended]
@@ -475,6 +479,9 @@ class AcpCodec(Conversation):
         kind, handle = _UPDATES[name]
         outs = handle(self, read(update.update, kind, name))
         self._has_activity = self._has_activity or any(isinstance(one, Text | ToolOpened | Compaction) for one in outs)
+        self._has_answer = self._has_answer or any(
+            isinstance(one, ToolOpened) or (isinstance(one, Text) and one.kind == "message") for one in outs
+        )
         return outs
 
     def _message_chunk(self, chunk: messages.Chunk) -> list[Out]:

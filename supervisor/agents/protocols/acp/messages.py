@@ -12,12 +12,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from supervisor.agents.protocols.json_rpc import (
-    JsonRpcMessage,
-    RpcError,
-    RpcId,
-    Writer,
-)
+from supervisor.agents.protocols import json_rpc
+from supervisor.agents.protocols.json_rpc import JsonRpcMessage, RpcId, Writer
 from supervisor.lifecycles.types import CancelMode, ModelProblem
 from supervisor.policies.budgets import COUNT_MAX
 from supervisor.policies.loop_detection import EDITS
@@ -37,15 +33,10 @@ _Variable: TypeAlias = Annotated[str, Meta(pattern=r"\A[^\0=]+\Z")]
 variable's name without ``=``."""
 
 
-class Message(JsonRpcMessage):
-    """Any JSON-RPC message: a request (method and id), a notification (method), or a response (id)."""
+class Message(json_rpc.Message, kw_only=True):
+    """Any message: of version 2.0 of JSON-RPC."""
 
     jsonrpc: Literal["2.0"]
-    id: RpcId | UnsetType = UNSET
-    method: str | UnsetType = UNSET
-    params: Raw = Raw(b"{}")
-    result: Raw | UnsetType = UNSET
-    error: RpcError | None = None
 
 
 # ------------------------------------------------------------------------------------------------ their responses

@@ -28,6 +28,10 @@ class ClaudeToolCalls:
         self._ending: dict[str, None] = {}
         """Calls that are to be ended as soon as they run as a task."""
 
+    def __bool__(self) -> bool:
+        """Return whether any call of the turn is open."""
+        return bool(self._calls)
+
     def is_open(self, call_id: str) -> bool:
         return self._calls.is_open(call_id)
 

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 A process is one conversation, whose id the supervisor chooses, with one turn at a time. The program runs its tools
 itself and reports them; a sub-agent is a call of kind ``agent``, and the sub-agent's calls are nested in that call.
-Messages of unknown types are ignored; the first message that breaks the protocol ends the conversation.
+Messages of unknown types are ignored; a line that is no message costs nothing.
 
 A message sent within a turn (``steer``) is a user message with a uuid. The program replays the message when its model
 reads the message; until then the message is in ``_unread``. A result that arrives while a message is unread does not
@@ -25,7 +25,7 @@ from supervisor.agents.protocols.claude.calls import ClaudeToolCalls
 from supervisor.agents.protocols.claude.messages import MessageHead
 from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, describe_call, kind_of, problem_of, verdict_of
 from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
-from supervisor.agents.protocols.json_rpc import ConfigurationRefused, ProtocolError, id_in_use, read
+from supervisor.agents.protocols.json_rpc import ConfigurationRefused, NoMessage, ProtocolError, id_in_use, read
 from supervisor.ports import (
     AgentOptions,
     CallNotEnded,
@@ -169,7 +169,7 @@ class ClaudeCodec(Conversation):
         self._stem = _STEM
         """Prefix of the uuids of our messages; no two processes of a conversation use the same uuid."""
         self._ready = self._prompted = self._cancelling = False
-        self._has_spoken = self._compacting = False
+        self._has_spoken = self._has_called = self._compacting = False
         self._calls = ClaudeToolCalls()
         self._permissions = ClaudePermissionRequests()
         self._meter = ClaudeUsageMeter()
@@ -195,19 +195,22 @@ class ClaudeCodec(Conversation):
             return []
         if not self._ready or self._prompted:
             raise RuntimeError(f"claude: prompt {'during a turn' if self._prompted else 'before it is ready'}")
-        self._prompted, self._cancelling, self._has_spoken, self._failed = True, False, False, None
+        self._prompted, self._cancelling, self._failed = True, False, None
+        self._has_spoken = self._has_called = False
         self._calls.begin_turn()
         self._unread.clear()
         return [messages.user_message(self._uuid(), text)]
 
     def steer(self, text: str) -> list[Out] | None:
-        if self._over or not self._prompted or self._cancelling:
+        if self._over or not self._prompted or self._cancelling or self._ending is not None:
             return None
         uuid = self._uuid()
         self._unread[uuid] = None
         return [messages.user_message(uuid, text)]
 
     def interrupt(self) -> list[Out]:
+        if self._ending is not None:
+            return self._cut_ending(has_open_calls=bool(self._calls))
         if self._over or not self._prompted:
             return []
         self._cancelling = True
@@ -243,12 +246,20 @@ class ClaudeCodec(Conversation):
         return self._prompted
 
     def _on_line(self, line: str) -> list[Out]:
-        head = read(line, MessageHead, "the agent wrote a line")
+        try:
+            head = read(line, MessageHead, "the agent wrote a line")
+        except ProtocolError as error:
+            raise NoMessage(str(error)) from None
         name = f"system/{head.subtype}" if head.type == "system" else head.type
         if name not in _MESSAGES:
             return []
         kind, handle = _MESSAGES[name]
-        return handle(self, read(line, kind, name))
+        try:
+            return handle(self, read(line, kind, name))
+        except ProtocolError as error:
+            if name in _AWAITED:
+                raise
+            raise NoMessage(str(error)) from None
 
     def _on_control_response(self, message: messages.ControlResponse) -> list[Out]:
         answer = message.response
@@ -256,13 +267,17 @@ class ClaudeCodec(Conversation):
         return on_answer(answer) if on_answer is not None else []
 
     def _on_control_request(self, asked: messages.ControlRequest) -> list[Out]:
-        what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
-        if self._permissions.waits(asked.request_id):
-            refused = id_in_use(asked.request_id, what)
-            return [messages.control_refusal(asked.request_id, refused.why), refused]
-        if what != "can_use_tool":
-            return [messages.control_refusal(asked.request_id, f"this client does not do {what}")]
-        request_id, wanted = asked.request_id, read(asked.request, messages.PermissionRequest, "can_use_tool")
+        request_id = asked.request_id
+        try:
+            what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
+            if self._permissions.waits(request_id):
+                refused = id_in_use(request_id, what)
+                return [messages.control_refusal(request_id, refused.why), refused]
+            if what != "can_use_tool":
+                return [messages.control_refusal(request_id, f"this client does not do {what}")]
+            wanted = read(asked.request, messages.PermissionRequest, "can_use_tool")
+        except ProtocolError as error:  # the agent waits for an answer
+            return [messages.control_refusal(request_id, str(error))]
         opened = self._calls.asked(wanted) if self._prompted else []
         question = self._permissions.ask(request_id, wanted)
         if self._prompted and not self._cancelling:
@@ -327,6 +342,7 @@ class ClaudeCodec(Conversation):
             self._failed = message.error
         for block in messages.blocks_of(message.message):
             if block.type == "tool_use":
+                self._has_called = True
                 outs += self._calls.used(block, parent) if self._prompted else []
             else:
                 outs += self._report_block(block, aside=parent is not None or message.error is not None)
@@ -362,14 +378,13 @@ class ClaudeCodec(Conversation):
         ended = verdict_of(result, self._failed)
         if ended.stop == "end_turn" and self._unread:
             return [*used]  # the agent goes on by itself with the unread messages
-        return [*self._cancel_unread(), *self._turn_ended(ended), *used]
+        is_complete = (self._has_spoken or self._has_called) and not self._calls
+        return [*self._cancel_unread(), *self._end_reported(ended, is_complete=is_complete), *used]
 
-    def _turn_ended(self, ended: TurnEnded) -> list[Out]:
-        self._prompted = False
-        compacted = [Compaction(False)] if self._compacting else []
-        self._compacting = False
+    def _turn_over(self, ended: TurnEnded) -> list[Out]:
+        self._prompted = self._compacting = False
         unfinished = [] if ended.stop == "end_turn" else self._calls.close_all()
-        return [*compacted, *unfinished, ended]
+        return [*unfinished, ended]
 
     def _cancel_unread(self) -> list[Send]:
         """Cancel the messages that the model has not read: each of these messages would begin a turn of its own."""
@@ -391,8 +406,10 @@ class ClaudeCodec(Conversation):
             return []
         self._compacting = False
         # Where it could not compact it says why, and goes on: whether it can work so is for its model to say.
+        if message.compact_result == "success":
+            return [Compaction(False)]
         why = f"the agent could not compact its context: {message.compact_error}\n"
-        return [Compaction(False), *([] if message.compact_result == "success" else [Text("log", why)])]
+        return [Compaction(False, failed=True, goes_on=True), Text("log", why)]
 
     def _on_compact_boundary(self, _: MessageHead) -> list[Out]:
         over, self._compacting = self._compacting, False
@@ -447,3 +464,6 @@ _MESSAGES: Final[Mapping[str, tuple[type[messages.ClaudeMessage], Callable[[Clau
     )
 )
 """Type and handler of each kind of message: a message is decoded as the type; other kinds are ignored."""
+
+_AWAITED: Final = ("control_response", "result")
+"""Kinds of messages that the conversation waits for: without such a message it cannot go on."""

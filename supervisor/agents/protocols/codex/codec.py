@@ -2,8 +2,8 @@
 
 The supervisor is the client: one thread, one turn at a time. codex runs its commands itself, and leaves commands
 running when a turn is interrupted, or when a turn ends without waiting for them. The codec therefore reports the end of
-a turn only when codex has ended the commands that the turn left running (``_settle``). The first message that breaks
-the protocol ends the conversation; unknown messages are ignored.
+a turn only when codex has ended the commands that the turn left running (``_settle``). Unknown messages are ignored; a
+line that is no message costs nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from msgspec import UNSET, Raw
+from msgspec import Raw
 
 from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
 from supervisor.agents.protocols.codex import messages
@@ -37,6 +37,7 @@ from supervisor.agents.protocols.json_rpc import (
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     JsonRpcMessage,
+    Message,
     OnResult,
     OutgoingRequests,
     ProtocolError,
@@ -67,6 +68,8 @@ _HELLO: Final = {
 """Parameters of ``initialize``. Without ``experimentalApi`` the client cannot end the commands that codex leaves
 running."""
 
+_TURN_COMPLETED: Final = "turn/completed"
+
 _NOTHING_GIVEN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
     {"item/tool/requestUserInput": {"answers": {}}, "mcpServer/elicitation/request": {"action": "decline"}}
 )
@@ -89,7 +92,7 @@ class CodexCodec(Conversation):
         self._thread: str | None = None
         self._turn: str | None = None
         """Id that codex gave the current turn; ``None`` until codex has reported the id."""
-        self._prompted = self._cancelling = self._settling = False
+        self._prompted = self._cancelling = self._settling = self._has_called = False
         self._calls = CodexToolCalls()
         self._approvals = CodexApprovalRequests()
         self._meter = CodexUsageMeter()
@@ -119,13 +122,15 @@ class CodexCodec(Conversation):
         return [self._ask("turn/start", params, self._turn_answered, self._turn_refused)]
 
     def steer(self, text: str) -> list[Out] | None:
-        if self._over or self._turn is None or self._cancelling or self._settling:
+        if self._over or self._turn is None or self._cancelling or self._settling or self._ending is not None:
             return None
         self._unread += 1
         params = {"threadId": self._thread, "expectedTurnId": self._turn, "input": _text_input(text)}
         return [self._ask("turn/steer", params, _nothing, _not_steered)]
 
     def interrupt(self) -> list[Out]:
+        if self._ending is not None:
+            return self._cut_ending(has_open_calls=bool(self._calls))
         if self._over or not self._prompted or self._settling:
             return []
         self._cancelling = True
@@ -165,15 +170,21 @@ class CodexCodec(Conversation):
         return self._prompted
 
     def _on_line(self, line: str) -> list[Out]:
-        message = read(line, messages.Message, "the agent wrote a line")
-        if not isinstance(message.method, str):
-            return self._requests.on_response(message.id, message.result, message.error)
-        if message.id is not UNSET:
-            return self._request(message.id, message.method, message.params)
-        if message.method not in _NOTIFICATIONS:
+        return self._requests.receive(line, Message, self._notified, self._request)
+
+    def _notified(self, method: str, params: Raw) -> list[Out]:
+        if method not in _NOTIFICATIONS:
             return []
-        kind, handle = _NOTIFICATIONS[message.method]
-        return handle(self, read(message.params, kind, message.method))
+        kind, handle = _NOTIFICATIONS[method]
+        try:
+            return handle(self, read(params, kind, method))
+        except ProtocolError as error:
+            if method != _TURN_COMPLETED:
+                raise
+            # Without this notification the turn would never end.
+            return self._end_reported(
+                TurnEnded("error", f"the end of the turn cannot be read: {error}"), is_complete=True
+            )
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
         if self._approvals.waits(rpc_id):
@@ -229,6 +240,7 @@ class CodexCodec(Conversation):
     # ------------------------------------------------------------------------------------------ the turn
     def _begin_turn(self) -> None:
         self._prompted, self._cancelling, self._settling, self._turn = True, False, False, None
+        self._has_called = False
         self._calls.begin_turn()
         self._compacting.clear()
         self._streamed.clear()
@@ -245,7 +257,7 @@ class CodexCodec(Conversation):
         return self._interrupted(turn) if self._cancelling else []
 
     def _turn_refused(self, error: RpcError) -> list[Out]:
-        return self._turn_over(TurnEnded("error", f"the agent refused the turn: {error.text} (code {error.code})"))
+        return self._settled_as(TurnEnded("error", f"the agent refused the turn: {error.text} (code {error.code})"))
 
     def _interrupted(self, turn: str | None) -> list[Out]:
         if turn is None:
@@ -266,8 +278,14 @@ class CodexCodec(Conversation):
             return self._calls.agent_ended(notification.turn.id, notification.turn.status)
         if not self._accepts_notifications or self._turn not in (None, notification.turn.id):
             return []
-        ended = self._verdict(notification.turn)
-        return self._settle(ended) if ended.stop == "cancelled" or self._calls else self._turn_over(ended)
+        is_complete = bool(self._streamed or self._has_called) and not self._calls
+        return self._end_reported(self._verdict(notification.turn), is_complete=is_complete)
+
+    def _turn_over(self, ended: TurnEnded) -> list[Out]:
+        must_settle = self._prompted and not self._settling and not self._over
+        if must_settle and (ended.stop == "cancelled" or self._calls):
+            return self._settle(ended)
+        return self._settled_as(ended)
 
     def _verdict(self, turn: messages.Turn) -> TurnEnded:
         match turn.status:
@@ -296,11 +314,11 @@ class CodexCodec(Conversation):
         left = [out for agent in self._calls.agents for out in self._end_agent(agent.thread, agent.turn)]
 
         def over(_: object) -> list[Out]:
-            return self._turn_over(ended)
+            return self._settled_as(ended)
 
         return [*left, self._clean(self._thread or "", over, over)]
 
-    def _turn_over(self, ended: TurnEnded) -> list[Out]:
+    def _settled_as(self, ended: TurnEnded) -> list[Out]:
         if not self._prompted:
             return []
         self._prompted, self._turn = False, None
@@ -356,6 +374,7 @@ class CodexCodec(Conversation):
             return [Compaction(True)]
         if item.type == USER_MESSAGE:
             return self._on_user_message()
+        self._has_called = self._has_called or call_of(item) is not None
         return self._calls.started(notification, item)
 
     def _on_user_message(self) -> list[Out]:
@@ -376,6 +395,7 @@ class CodexCodec(Conversation):
         if item.type == AGENT_MESSAGE:
             return self._report_text(notification.thread_id, item.id, "" if item.id in self._streamed else item.text)
         late = self._settling and self._calls.running(item.id) is None
+        self._has_called = self._has_called or call_of(item) is not None
         return [] if late else self._calls.completed(notification, item)
 
     def _item(self, notification: messages.ItemNotification, where: str) -> messages.Item | None:
@@ -475,7 +495,7 @@ _NOTIFICATIONS: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[CodexCo
     MappingProxyType(
         {
             "turn/started": (messages.TurnNotification, CodexCodec._turn_started),
-            "turn/completed": (messages.TurnNotification, CodexCodec._turn_completed),
+            _TURN_COMPLETED: (messages.TurnNotification, CodexCodec._turn_completed),
             "item/started": (messages.ItemNotification, CodexCodec._item_started),
             "item/completed": (messages.ItemNotification, CodexCodec._item_completed),
             "item/agentMessage/delta": (messages.Delta, CodexCodec._message_delta),

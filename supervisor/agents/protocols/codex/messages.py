@@ -9,24 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, TypeAlias
 
-from msgspec import UNSET, Meta, Raw, UnsetType
+from msgspec import Meta, Raw
 
-from supervisor.agents.protocols.json_rpc import JsonRpcMessage, RpcError, RpcId, Writer
+from supervisor.agents.protocols.json_rpc import JsonRpcMessage, RpcId, Writer
 from supervisor.policies.budgets import COUNT_MAX
 
 JSON_RPC: Final = Writer({})
 
 _Count: TypeAlias = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-
-
-class Message(JsonRpcMessage):
-    """Any message of codex: a request (method and id), a notification (method), or a response (id)."""
-
-    id: RpcId | UnsetType = UNSET
-    method: str | UnsetType = UNSET
-    params: Raw = Raw(b"{}")
-    result: Raw | UnsetType = UNSET
-    error: RpcError | None = None
 
 
 # ------------------------------------------------------------------------------------------------ its answers

@@ -1,8 +1,9 @@
 """Codec for programs that serve one prompt and print lines of JSON, whose meaning a line mapping describes.
 
 A process serves one prompt. A turn succeeds only if a line matches a rule for a successful end; the exit status has no
-influence. A line that is not a JSON object is log text. A line that begins with ``{`` and is not JSON breaks the
-protocol: the conversation ends, and later output of the program is ignored.
+influence. The turn is over when the program has exited; ``TurnEnding`` tells before that the program has reported an
+end. A line that is not a JSON object is log text; a line that begins with ``{`` and is not JSON is a ``StrayLine``.
+More than ``STRAY_LINES_MAX`` of these in a row end the conversation, and later output of the program is ignored.
 """
 
 from __future__ import annotations
@@ -27,29 +28,35 @@ from supervisor.agent_catalogue.line_rules import (
     TroubleRule,
     UsageRule,
 )
-from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, CodecDefaults, LineBuffer, ToolCallTable, exit_words
+from supervisor.agents.protocols.codec_base import (
+    LINE_BYTES_MAX,
+    CodecDefaults,
+    LineBuffer,
+    StrayLines,
+    ToolCallTable,
+    exit_words,
+)
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.policies.error_classification import problem_of
 from supervisor.ports import (
     CloseInput,
     Compaction,
     ConversationNamed,
-    Malformed,
     ModelErrorReported,
     Out,
     Ready,
     Send,
     Signal,
+    StrayLine,
     Text,
     TurnEnded,
+    TurnEnding,
     Usage,
 )
+from supervisor.ports.json_text import decodable
 
 COUNT_MAX: Final = 10**12
 """Largest number, of tokens or of dollars, that is accepted from a program."""
-
-
-_LINE_CHARS: Final = 200
 
 
 _MS: Final = 1000.0
@@ -164,6 +171,7 @@ class JsonlCodec(CodecDefaults):
         self._interrupted = False
         self._compacting = False
         self._over = False
+        self._strays = StrayLines()
         self._end: TurnEnded | None = None
         """Last end of the turn that the program has reported; ``None`` before such a report."""
         self._handlers: dict[str, Callable[[Any, Any], Iterator[Out]]] = {
@@ -216,7 +224,8 @@ class JsonlCodec(CodecDefaults):
         for line in self._lines.feed(data or b"\n"):  # a last line may lack its end
             if self._over:
                 break
-            outs += self._end_here(line.why) if isinstance(line, Malformed) else self._line(line)
+            outs += self._strays.add(line) if isinstance(line, StrayLine) else self._line(line)
+            self._over = self._over or self._strays.are_too_many
         return outs
 
     def exited(self, status: int | None) -> list[Out]:
@@ -228,27 +237,22 @@ class JsonlCodec(CodecDefaults):
         self._over = True
         if self._interrupted and (self._end is None or self._end.stop != "end_turn"):
             return [*outs, *self._calls.close_all("failed"), TurnEnded("cancelled")]
-        silent = TurnEnded("error", f"the agent {exit_words(status)} and did not say how its turn ended")
+        why = f"the agent {exit_words(status)} and did not say how its turn ended{self._strays.words}"
+        silent = TurnEnded("error", why)
         return [*outs, self._end or silent]
 
     # ------------------------------------------------------------------------------------------ a line
     def _line(self, line: str) -> list[Out]:
         try:
-            value = _decode(line)
+            value = _decode(decodable(line))
         except (msgspec.DecodeError, RecursionError) as error:
             if not line.lstrip().startswith("{"):
                 return _note(line)
-            if self._interrupted:  # a program that was interrupted may stop within a line
-                return []
-            shown = line if len(line) <= _LINE_CHARS else f"{line[:_LINE_CHARS]}..."
-            return self._end_here(f"the agent wrote a line that is not JSON: {shown!r}, {error}")
+            return self._strays.add(StrayLine(line, f"the agent wrote a line that is not JSON: {error}"))
         if not isinstance(value, dict):
             return _note(line)
+        self._strays.clear()
         return list(self._rules(value))
-
-    def _end_here(self, why: str) -> list[Out]:
-        self._over = True
-        return [Malformed(why)]
 
     def _rules(self, line: dict[str, Any]) -> Iterator[Out]:
         """Apply each rule that matches the line, in the order of the rules; of several matching end rules only the
@@ -305,7 +309,7 @@ class JsonlCodec(CodecDefaults):
         status = amount_at(item, rule.status)
         error = (words or "the agent said that its turn failed") if rule.stop == "error" else ""
         self._end = TurnEnded(rule.stop, error, status=int(status) if status else None)
-        yield from ()
+        yield TurnEnding()
 
     def _troubled(self, rule: TroubleRule, item: Any) -> Iterator[Out]:
         words = text_at(item, rule.words)

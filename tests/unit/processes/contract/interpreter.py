@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any
 
-LIFE_S = 120
+LIFE_S = 300
 CHUNK_BYTES = 65536
 
 

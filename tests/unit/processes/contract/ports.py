@@ -27,7 +27,7 @@ from tests.simulated import VirtualLoop
 from tests.support import wait_for_exit
 from tests.unit.processes.contract.scripts import script_of, simulated
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 VIRTUAL_DEADLINE_S = 1e6
 SEEDS = range(5)
 

@@ -50,7 +50,7 @@ CHILD = Fork((Ready(), Hang()))
 DEAF = Fork((IgnoreTerm(), Ready(), Hang()))
 DAEMON = (Fork((Fork((IgnoreTerm(), Ready(), Hang()), new_session=True), Exit(0))), Reap())
 """Steps that start a daemon: forked twice, in a session of its own, and ignoring SIGTERM."""
-LONG_S = 30.0
+LONG_S = 120.0
 """Number of seconds that is longer than any case takes."""
 
 
