@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from supervisor.agents.protocols.claude import asking, messages
+from supervisor.agents.protocols.claude import messages, permission_checks
 from supervisor.agents.protocols.claude.calls import ClaudeToolCalls
 from supervisor.agents.protocols.claude.messages import MessageHead
 from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, describe_call, kind_of, problem_of, verdict_of
@@ -295,28 +295,32 @@ class ClaudeCodec(Conversation):
         if not self._agent_options.guarded:
             return self._set_tool_servers()
         current = read(answer.response, messages.Initialized, "the answer to initialize").current_permission_mode
-        self._mode = asking.asking_mode(self._agent_options.mode, current)
+        self._mode = permission_checks.asking_mode(self._agent_options.mode, current)
         return [self._ask(self._on_settings, "get_settings")]
 
     def _on_settings(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
-            asking.refuse_unverified("its settings")
-        asking.check_settings(read(answer.response, asking.Settings, "the answer to get_settings"))
+            permission_checks.refuse_unverified("its settings")
+        permission_checks.check_settings(
+            read(answer.response, permission_checks.Settings, "the answer to get_settings")
+        )
         return [self._ask(self._on_rules, "list_permission_rules")]
 
     def _on_rules(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype == "success":
-            listed = read(answer.response, asking.PermissionRules, "the answer to list_permission_rules")
+            listed = read(answer.response, permission_checks.PermissionRules, "the answer to list_permission_rules")
             for rule in listed.state.rules:
-                asking.check_rule(rule)
+                permission_checks.check_rule(rule)
         elif not self._agent_options.started:  # an older version; the plan has checked the command line that it sees
-            asking.refuse_unverified("the rules of a command line that the plan does not show")
+            permission_checks.refuse_unverified("the rules of a command line that the plan does not show")
         return [self._ask(self._on_mode_set, "set_permission_mode", mode=self._mode)]
 
     def _on_mode_set(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
-            asking.refuse_unverified(f"its permission mode ({answer.error or answer.subtype})")
-        asking.check_mode(read(answer.response, asking.PermissionMode, "the answer to set_permission_mode").mode)
+            permission_checks.refuse_unverified(f"its permission mode ({answer.error or answer.subtype})")
+        permission_checks.check_mode(
+            read(answer.response, permission_checks.PermissionMode, "the answer to set_permission_mode").mode
+        )
         return self._set_tool_servers()
 
     def _set_tool_servers(self) -> list[Out]:
