@@ -139,8 +139,10 @@ class KnownAgent(Data):
 
     ``passes`` names variables of the supervisor's environment that the agent may receive; ``env`` holds variables that
     the agent always receives; ``version_arguments`` make the program print its version; ``runs`` names further programs
-    in which the agent itself runs, below the program that is started. With one of ``never_ask_flags``
-    on its command line, or in one of ``never_ask_modes``, the agent requests no permission, or not for every action.
+    in which the agent itself runs, below the program that is started. With one of ``never_ask_flags`` on its command
+    line the agent requests no permission, or not for every action. ``asking_modes`` are the modes in which the agent
+    does nothing but read without permission; in any other mode it may act without asking. Empty: its modes do not
+    decide about that.
     """
 
     name: Name
@@ -155,7 +157,7 @@ class KnownAgent(Data):
     env: Mapping[Word, Word] = {}
     model: ModelServerSettings = ModelServerSettings()
     never_ask_flags: Words = ()
-    never_ask_modes: Words = ()
+    asking_modes: Words = ()
 
     @property
     def program(self) -> str:
@@ -212,6 +214,17 @@ def known_agent(name: str) -> KnownAgent:
         hint = f"did you mean {near[0]!r}?" if near else f"the agents are {', '.join(there)}"
         raise UnknownAgent(f"{name!r} is not in the catalogue of agents; {hint}")
     return found
+
+
+def agent_called(own_name: str) -> KnownAgent | None:
+    """Return the agent of the catalogue that introduces itself as *own_name*: its name, alias or package, with or
+    without the package's scope, in any case."""
+    wanted = own_name.lower().rpartition("/")[2]
+    for agent in catalogue().values():
+        packages = [agent.install.package.rpartition("/")[2]] if agent.install is not None else []
+        if wanted in (agent.name, *agent.also, *packages):
+            return agent
+    return None
 
 
 @cache

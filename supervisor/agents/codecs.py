@@ -56,8 +56,8 @@ def codec_for(
     adapters.
 
     Args:
-        agent_options: the plan's settings for the agent; adapters other than ``acp`` and ``claude`` ignore
-            them.
+        agent_options: the plan's settings for the agent (model, mode, tool servers, whether it must ask); adapters other
+            than ``acp``, ``claude`` and ``codex`` ignore them.
         mapping: the meaning of the agent's lines, for the adapter ``jsonl``.
         quirks: the agent's differences from its protocol; of these only the adapter ``acp`` needs one, the scope of the
             reported usage.
@@ -70,6 +70,8 @@ def codec_for(
             return partial(AcpCodec, agent_options=agent_options, usage_scope=quirks.usage_scope)
         case "claude":
             return partial(ClaudeCodec, agent_options=agent_options)
+        case "codex":
+            return partial(CodexCodec, agent_options=agent_options)
         case "jsonl":
             if mapping is None:
                 raise ValueError("adapter: 'jsonl' needs a mapping of the program's lines; give one")

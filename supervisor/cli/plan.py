@@ -50,7 +50,7 @@ def _check(plan: Path, as_json: bool, workdir: Path) -> int:
         say(json.dumps(_as_json(found)))
         return DONE
     say(f"{name}: {_summary(found)}: no problems")
-    for words in (*narrowings(found), *_unguarded(found), *_late_answers(found)):
+    for words in (*narrowings(found), *_unguarded(found), *_unverified(found), *_late_answers(found)):
         say(f"{name}: {words}")
     say(f"\n{_worst_cases_text(found)}")
     return DONE
@@ -105,6 +105,7 @@ def _as_json(plan: Plan) -> dict[str, object]:
     more = {
         "narrowed": list(narrowings(plan)),
         "unguarded": list(_unguarded(plan)),
+        "unverified": list(_unverified(plan)),
         "late_answers": list(_late_answers(plan)),
     }
     worst = [{"tasks": names, "ways": [one._asdict() for one in cases]} for cases, names in _worst_cases(plan).items()]
@@ -118,6 +119,14 @@ def _unguarded(plan: Plan) -> Iterator[str]:
         if agent.unguarded:
             asked = f"'{agent.permissions.default}' answers what it asks"
             yield f"agents.{name}.unguarded: it may act without asking; permissions {asked}, and hold nothing else"
+
+
+def _unverified(plan: Plan) -> Iterator[str]:
+    """Yield a line for each agent whose command line does not show whether it asks."""
+    for name, agent in plan.agent_configs.items():
+        if agent.adapter == "acp" and agent.agent_options.guarded and not agent.agent_options.started:
+            hold = "hold if it asks, which is checked at its start only if it calls itself an agent of the catalogue"
+            yield f"agents.{name}.permissions: {hold}; run it once with `permissions: ask`, and watch"
 
 
 def _late_answers(plan: Plan) -> Iterator[str]:

@@ -23,6 +23,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import OpenTranscripts, Transcript
 from supervisor.plans import Settings
 from supervisor.plans.agents import AgentConfig, agent_of
+from supervisor.plans.enforcement import needs_asking
 from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import AgentFiles, Journal, Launch, ProcessHost, TranscriptSink, WallClock, Workspace
 from supervisor.ports.logs import get_logger
@@ -52,7 +53,8 @@ def clean_env() -> dict[str, str]:
 def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> AgentProfile:
     """Return the profile of a configured agent: command or function, directory, clean environment.
 
-    Log a warning for each MCP server whose program is missing: the agent starts the server, perhaps on another machine.
+    Log a warning for each MCP server whose program is missing: the agent starts the server, perhaps on another machine;
+    and for an agent whose permissions are not effective (``unguarded``).
 
     Raises:
         TypeError: *agent* is neither an AgentConfig nor a function.
@@ -62,6 +64,12 @@ def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> 
     env = clean_env()
     env.update({key: os.environ[key] for key in config.inherit_env if key in os.environ})
     env.update(config.env)
+    if config.unguarded and needs_asking(config.permissions):
+        _log.warning(
+            "an agent is unguarded: it may act without asking, and its permissions hold for what it asks",
+            agent=name,
+            permissions=str(config.permissions.default),
+        )
     for server in config.agent_options.mcp_servers:
         program, path = (*server.command, "")[0], server.env.get("PATH", env["PATH"])
         if program and (os.path.isabs(program) or "/" not in program) and not shutil.which(program, path=path):

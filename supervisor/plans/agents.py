@@ -18,7 +18,7 @@ from supervisor.agent_catalogue import (
     known_agent,
     read_data,
 )
-from supervisor.plans.enforcement import Program, enforcement_problems, needs_asking
+from supervisor.plans.enforcement import Program, agent_started, enforcement_problems, needs_asking
 from supervisor.plans.error_texts import FieldErrors, Problem
 from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Several, Text, plugin_name
 from supervisor.plans.permissions import Permissions, PermissionsConfig
@@ -138,9 +138,21 @@ class AgentConfig(Model):
     def agent_options(self) -> AgentOptions:
         """Settings of the agent beyond its command."""
         servers = tuple(server.named(name) for name, server in self.mcp_servers.items())
+        guarded = needs_asking(self.permissions) and not self.unguarded
         return AgentOptions(
-            mode=self.mode, model=self.model, auth=self.auth, options=dict(self.options), mcp_servers=servers
+            guarded=guarded,
+            started=agent_started(self.program) if guarded else "",
+            mode=self.mode,
+            model=self.model,
+            auth=self.auth,
+            options=dict(self.options),
+            mcp_servers=servers,
         )
+
+    @property
+    def program(self) -> Program:
+        """Program of the agent, as the plan starts it."""
+        return Program(self.adapter, self.known, (*self.command, *self.arguments), self.env, self.mode)
 
     @property
     def line_mapping(self) -> LineMapping | None:
@@ -228,8 +240,7 @@ def _agent_problems(agent: AgentConfig) -> Iterator[Problem]:
             yield (field,), f"adapter: {agent.adapter} takes none; remove it, or use adapter: acp"
     yield from _mapping_problems(agent)
     if not agent.unguarded:
-        program = Program(agent.adapter, agent.known, (*agent.command, *agent.arguments), agent.env, agent.mode)
-        yield from enforcement_problems(program, agent.permissions)
+        yield from enforcement_problems(agent.program, agent.permissions)
     if agent.adapter == "command" and agent.quirks.exit_status_lies:
         yield ("adapter",), "'command' relies on the exit status, which this agent does not set; use another adapter"
     for name in (*agent.env, *agent.inherit_env):

@@ -107,6 +107,14 @@ class PermissionNeeded(msgspec.Struct, frozen=True):
     paths: tuple[str, ...] = ()
 
 
+class RequestRefused(msgspec.Struct, frozen=True):
+    """Event: a request of the agent was answered with an error and not considered, because it breaks the protocol;
+    ``what`` is the kind of the request, *why* the reason."""
+
+    what: str
+    why: str
+
+
 class FileRequested(msgspec.Struct, frozen=True):
     """Event: the agent requests that the supervisor writes *text* to a file, or reads the file (``None``); the reply is
     sent by ``Codec.file_answered``."""
@@ -243,6 +251,7 @@ Out = (
     | ToolClosed
     | CallNotEnded
     | PermissionNeeded
+    | RequestRefused
     | FileRequested
     | TerminalOpened
     | TerminalKilled
@@ -274,9 +283,14 @@ class AgentOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Settings that a plan gives an agent beyond its command line, in the agent's terms; an empty value is the agent's
     default.
 
-    ``auth`` is the way to log in, ``options`` are settings of the agent by their ids.
+    ``auth`` is the way to log in, ``options`` are settings of the agent by their ids. ``guarded``: the plan denies the
+    agent something or lets a person decide, so that an agent that acts without asking must be given no prompt; a codec
+    checks this in the agent's own answers. ``started`` is the name in the catalogue of the agent that the command line
+    starts, as far as the command line shows it.
     """
 
+    guarded: bool = False
+    started: str = ""
     mode: str = ""
     model: str = ""
     auth: str = ""

@@ -20,6 +20,7 @@ from supervisor.ports import (
     Out,
     PermissionNeeded,
     Ready,
+    RequestRefused,
     TerminalKilled,
     TerminalOpened,
     ToolClosed,
@@ -97,7 +98,7 @@ _IDS: Final = (
     "stop",
     "total_of",
 )
-_WORDS: Final = ("title", "detail", "error", "info", "why", "words")
+_WORDS: Final = ("title", "detail", "error", "info", "what", "why", "words")
 
 
 def bounded(out: Out) -> Out:
@@ -174,7 +175,7 @@ _MORE: Final[Mapping[type, Callable[[Any], Out | None]]] = {
 }
 _BOUNDED: Final = (
     *(ChildRequested, FileRequested, Malformed, PermissionNeeded, Ready, TerminalKilled, TerminalOpened),
-    *(ModelErrorReported, ConversationNamed, ToolClosed, ToolOpened, TurnEnded, Usage),
+    *(ModelErrorReported, ConversationNamed, RequestRefused, ToolClosed, ToolOpened, TurnEnded, Usage),
 )
 
 

@@ -85,6 +85,7 @@ from supervisor.ports import (
     Process,
     ProcessReport,
     Ready,
+    RequestRefused,
     SpawnError,
     SpawnShortage,
     StrayLine,
@@ -554,6 +555,9 @@ class ProcessConnection(AgentConnection):
             case PermissionNeeded():
                 if why := self._permissions.handle_request(out, self.turn_id):
                     self._malformed(why)
+            case RequestRefused(what, why):
+                subject, cause = self.turn_id or self.session.session_id, self.session.cause
+                self.registry.record_fact(subject, "RequestRefused", cause, {"request": what, "why": why})
             case FileRequested():
                 await self._serve_file(out)
             case ChildRequested():

@@ -31,13 +31,15 @@ def test_a_command_that_is_denied_everything_is_refused(scratch: Scratch, wanted
 
 
 def test_an_unguarded_agent_may_act_without_asking(scratch: Scratch) -> None:
-    """With `unguarded: true` a plan that denies permissions to a ``command`` agent runs, and `plan check` warns that
-    the agent may act without asking."""
+    """With `unguarded: true` a plan that denies permissions to a ``command`` agent runs, and `plan check` and the
+    run warn that the agent may act without asking."""
     scratch.write("plan.yaml", PLAN.format(entry=f"{{adapter: command, {WRITES}, permissions: deny, unguarded: true}}"))
     checked = scratch.run("plan", "check", "plan.yaml")
     assert checked.status == 0, checked.text
     assert "agents.a.unguarded: it may act without asking" in checked.out
-    assert scratch.run("run", "plan.yaml").status == 0
+    ran = scratch.run("run", "plan.yaml")
+    assert ran.status == 0
+    assert ran.err.count("an agent is unguarded: it may act without asking") == 1
     assert (scratch.path / "written.txt").exists()
 
 
@@ -75,13 +77,47 @@ def test_a_reload_that_denies_what_cannot_be_denied_changes_nothing(scratch: Scr
             ({"adapter": "acp", "command": (launcher, "-y", "@agentclientprotocol/claude-agent-acp")}, "'default'")
             for launcher in ("bunx", "pnpx", "uvx", "pipx")
         ),
-        ({"adapter": "acp", "command": ("codex-acp", "-c", 'approval_policy="never"')}, "approval_policy=never"),
+        ({"known": "codex-acp", "arguments": ("-c", 'approval_policy="never"')}, "approval_policy=never"),
+        ({"adapter": "acp", "command": ("codex-acp", "-c", "approval_policy=untrusted")}, "'read-only'"),
+        ({"known": "codex-acp", "mode": "agent"}, "say mode: read-only"),
         ({"adapter": "codex", "command": ("codex", "--yolo", "app-server")}, "--yolo"),
         ({"adapter": "claude", "arguments": ("--dangerously-skip-permissions",)}, "--dangerously-skip-permissions"),
         ({"adapter": "claude", "mode": "bypassPermissions"}, "bypassPermissions"),
         ({"known": "gemini", "arguments": ("--approval-mode=yolo",)}, "--approval-mode yolo"),
         ({"known": "qwen", "arguments": ("-y",)}, "-y"),
         ({"adapter": "acp", "command": ("my-agent", "--yolo")}, "--yolo"),
+        ({"adapter": "claude", "arguments": ("--allowedTools", "Bash")}, "--allowedTools"),
+        ({"adapter": "claude", "command": ("claude", "--allowed-tools=Bash")}, "--allowed-tools"),
+        ({"known": "claude", "arguments": ("--settings", '{"permissions": {"allow": ["Bash"]}}')}, "--settings"),
+        ({"known": "gemini", "arguments": ("--allowed-tools", "run_shell_command")}, "--allowed-tools"),
+        *(  # launchers hide neither flags nor what an agent needs in order to ask
+            ({"adapter": "claude", "command": (*launcher, "claude --allowedTools Bash")}, "--allowedTools")
+            for launcher in (("env",), ("bash", "-c"), ("nice", "-n", "5"), ("docker", "run", "image"), ("./start",))
+        ),
+        *(
+            ({"adapter": "acp", "command": (*launcher, "opencode", "acp")}, "OPENCODE_PERMISSION")
+            for launcher in (("env",), ("nice", "-n", "5"), ("timeout", "1h"), ("sudo", "-u", "me"))
+        ),
+        ({"adapter": "acp", "command": ("bash", "-c", "exec opencode acp")}, "OPENCODE_PERMISSION"),
+        ({"adapter": "acp", "command": ("node", "/lib/node_modules/opencode-ai/bin/run.js", "acp")}, "OPENCODE"),
+        ({"adapter": "acp", "command": ("nice", "claude-agent-acp")}, "'default'"),
+        ({"adapter": "acp", "command": ("bash", "-c", "gemini --acp -y")}, "-y"),
+        *(  # a variable with another value, or that a launcher may not pass on
+            ({"known": "opencode", "env": {"OPENCODE_PERMISSION": value}}, "env has")
+            for value in ('{"*":"allow"}', '{"*":"ask","bash":"allow"}', "")
+        ),
+        *(
+            ({"known": "opencode", "command": (*launcher, "opencode", "acp")}, "in front of it may change that")
+            for launcher in (
+                ("env", "-i"),
+                ("env", "-u", "OPENCODE_PERMISSION"),
+                ("env", 'OPENCODE_PERMISSION={"*":"allow"}'),
+                ("bash", "-c", "cd /x &&"),
+                ("sudo", "-u", "me"),
+                ("docker", "run", "image"),
+            )
+        ),
+        ({"known": "opencode", "command": ("./my-script",)}, "in front of it may change that"),
     ],
 )
 def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: str) -> None:
@@ -105,6 +141,12 @@ def test_a_host_is_refused_agents_that_never_ask(entry: dict[str, object], why: 
         {"adapter": "acp", "command": ("npx", "-y", "my-agent")},
         {"adapter": "acp", "command": ("my-agent",), "mode": "auto"},  # nor that
         {"adapter": "scripted"},
+        {"known": "opencode", "command": ("nice", "-n", "5", "opencode", "acp")},
+        {"known": "opencode", "command": ("env", "TMPDIR=/x", "timeout", "1h", "opencode", "acp")},
+        {"known": "opencode", "command": ("bash", "-c", "exec opencode acp")},
+        {"known": "claude-agent-acp", "command": ("docker", "run", "image", "claude-agent-acp")},  # its mode is checked
+        {"adapter": "claude", "command": ("./start-claude",)},  # as are its mode and its rules
+        {"adapter": "acp", "command": ("my-agent", "--model", "gemini", "-y")},
     ],
 )
 def test_agents_that_ask_are_taken(entry: dict[str, object]) -> None:
@@ -117,11 +159,8 @@ def test_an_agent_that_is_to_be_asked_is_started_so_that_it_asks() -> None:
     """With ``permissions: deny`` a known agent is started with the flags that make it request permissions, instead of
     those that switch requests off."""
     assert "approval_policy=never" in AgentConfig(known="codex-acp").command
-    assert AgentConfig(known="codex-acp", permissions="deny").command == (
-        "codex-acp",
-        "-c",
-        "approval_policy=untrusted",
-    )
+    assert AgentConfig(known="codex-acp", permissions="deny").command == ("codex-acp",)
+    assert AgentConfig(known="codex-acp", permissions="deny").mode == "read-only"
     assert AgentConfig(known="opencode", permissions="ask").env["OPENCODE_PERMISSION"] == '{"*":"ask"}'
     assert AgentConfig(known="claude-agent-acp", permissions="deny").mode == "default"
 

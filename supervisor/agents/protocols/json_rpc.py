@@ -12,8 +12,9 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
-from supervisor.ports import Out, Send
+from supervisor.ports import Out, RequestRefused, Send
 
+INVALID_REQUEST: Final = -32600
 METHOD_NOT_FOUND: Final = -32601
 INVALID_PARAMS: Final = -32602
 
@@ -21,6 +22,12 @@ INT64: Final = Meta(ge=-(2**63), le=2**63 - 1)
 RpcId: TypeAlias = Annotated[int, INT64] | Annotated[str, Meta(max_length=256)] | None
 """Type of a request's id. An integer outside 64 bits is rejected, since the id could not be written back; a text longer
 than 256 characters is rejected too."""
+
+UNGUARDED: Final = (
+    "but its permissions deny something or let a person decide",
+    "or write `unguarded: true` in its entry of the plan, if it may act without asking",
+)
+"""Parts of the reason for which an agent that acts without asking is refused: the contradiction, and the way out."""
 
 _DATA_CHARS: Final = 300
 _LINE_CHARS: Final = 80
@@ -78,6 +85,14 @@ def read(text: str | Raw, kind: type[_T], where: str) -> _T:
 
 def shortened(text: str, chars: int) -> str:
     return text if len(text) <= chars else text[:chars] + "..."
+
+
+def id_in_use(rpc_id: RpcId | str, what: str) -> RequestRefused:
+    """Return the record of a request that was refused because an earlier request with its id has no response yet. Two
+    requests with one id cannot be told apart by their responses: the answer to one would be taken for the other's."""
+    return RequestRefused(
+        what, f"its id {shortened(str(rpc_id), _LINE_CHARS)!r} is that of a request without a response"
+    )
 
 
 class Writer:

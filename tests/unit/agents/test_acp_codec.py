@@ -750,13 +750,14 @@ def test_a_permission_without_title_shows_its_call(talk: Conversation) -> None:
 
 def test_a_permission_shows_what_it_is_about(talk: Conversation) -> None:
     """PermissionNeeded has the arguments of the call, or else its content, and the paths of its files."""
-    for told, detail in (
+    cases = (
         ({"rawInput": {"command": "rm -r /"}}, '{"command":"rm -r /"}'),
         ({"content": [{"type": "diff", "path": "a", "newText": "x"}]}, '[{"type":"diff","path":"a","newText":"x"}]'),
         ({}, ""),
-    ):
+    )
+    for rpc_id, (told, detail) in enumerate(cases):
         call = {"toolCallId": "c", "locations": [{"path": "/w/a"}, {"path": "b", "line": 3}], **told}
-        asked = talk.request(1, "session/request_permission", toolCall=call, options=OPTIONS)[-1]
+        asked = talk.request(rpc_id, "session/request_permission", toolCall=call, options=OPTIONS)[-1]
         assert isinstance(asked, PermissionNeeded)
         assert (asked.detail.replace(": ", ":").replace(", ", ","), asked.paths) == (detail, ("/w/a", "b"))
 
@@ -1033,8 +1034,8 @@ def test_a_child_session_is_asked_for_and_answered(talk: Conversation) -> None:
 
 def test_a_child_session_need_not_serve_a_call(talk: Conversation) -> None:
     """A child session that is requested without an open tool call belongs to the turn."""
-    for meta in (None, {"toolCallId": "unknown"}):
-        (asked,) = talk.request(5, "_supervisor/session/run", name="scout", prompt="look", _meta=meta)
+    for rpc_id, meta in enumerate((None, {"toolCallId": "unknown"})):
+        (asked,) = talk.request(rpc_id, "_supervisor/session/run", name="scout", prompt="look", _meta=meta)
         assert isinstance(asked, ChildRequested)
         assert (asked.agent, asked.call_id) == (None, None)
 

@@ -42,11 +42,13 @@ from supervisor.agents.protocols.acp.terminals import METHODS, AcpTerminals
 from supervisor.agents.protocols.codec_base import COST_MAX, LINE_BYTES_MAX, Conversation, ToolCallTable
 from supervisor.agents.protocols.json_rpc import (
     INVALID_PARAMS,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     JsonRpcMessage,
     OutgoingRequests,
     RpcError,
     RpcId,
+    id_in_use,
     read,
 )
 from supervisor.lifecycles.types import ModelProblem
@@ -148,6 +150,10 @@ class AcpPermissionRequests:
             response = messages.result(one.rpc_id, {"outcome": {"outcome": "selected", "optionId": option_id}})
         granted = option_id is not None and options[option_id].startswith("allow")
         return [response] if granted else [response, *self._close_call(one)]
+
+    def waits(self, rpc_id: RpcId) -> bool:
+        """Return whether the request *rpc_id* of the agent has no response yet."""
+        return any(one.rpc_id == rpc_id for one in self._open.values())
 
     def withdraw(self, rpc_id: RpcId) -> list[Out]:
         """Close a request that the agent has cancelled; a later answer to the request has no effect."""
@@ -377,6 +383,9 @@ class AcpCodec(Conversation):
                 return []
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
+        if self._is_unanswered(rpc_id):
+            refused = id_in_use(rpc_id, method)
+            return [messages.error(rpc_id, INVALID_REQUEST, refused.why), refused]
         self._has_activity = True
         if method in METHODS:
             return self._terminals.request(rpc_id, method, read(params, messages.TerminalReference, method).terminal_id)
@@ -527,6 +536,16 @@ class AcpCodec(Conversation):
         self._children[request_id] = rpc_id
         call_id = child.tool_call_id if self._calls.is_open(child.tool_call_id) else None
         return [ChildRequested(request_id, child.name, child.prompt, child.agent, call_id, child.cancel_mode)]
+
+    def _is_unanswered(self, rpc_id: RpcId) -> bool:
+        """Return whether an earlier request of the agent with this id has no response yet. The number 1 and the text
+        "1" are two ids."""
+        return (
+            self._permissions.waits(rpc_id)
+            or self._terminals.waits(rpc_id)
+            or rpc_id in self._children.values()
+            or any(one.rpc_id == rpc_id for one in self._files.values())
+        )
 
     # ------------------------------------------------------------------------------------------ small parts
     def _ask(self, method: str, params: dict[str, Any], answered: _OnAnswer) -> Send:

@@ -14,10 +14,12 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 import msgspec
 from msgspec import Raw
 
+from supervisor.agent_catalogue import agent_called, catalogue
 from supervisor.agents.protocols.acp import messages
 from supervisor.agents.protocols.json_rpc import (
     INVALID_PARAMS,
     METHOD_NOT_FOUND,
+    UNGUARDED,
     ConfigurationRefused,
     JsonRpcMessage,
     ProtocolError,
@@ -225,6 +227,8 @@ class Handshake:
         session_params = {"cwd": self._cwd, "mcpServers": [*map(self._server, self._agent_options.mcp_servers)]}
         session = (yield from self._reopen(session_params)) or (yield from self._new(session_params))
         yield from self._apply_settings(session)
+        if self._agent_options.guarded:
+            self._check_asking()
         self.loading = None
         return session
 
@@ -313,13 +317,43 @@ class Handshake:
 
     def _set_mode(self, session: str, mode: str) -> HandshakeSteps[None]:
         modes = self._offered.modes
-        if modes is None:
+        if modes is None or self._mode_option is not None:
             yield from self._set(session, self._of_category("mode"), mode, "mode")
             return
         _check_offered("mode", mode, [one.id for one in modes.available_modes])
         if mode != modes.current_mode_id:
             answer = yield HandshakeRequest("session/set_mode", {"sessionId": session, "modeId": mode})
             _require_success(answer, f"go into the mode {mode!r}")
+            modes.current_mode_id = mode
+
+    @property
+    def _mode_option(self) -> ConfigOption | None:
+        """The mode as a config option, if the agent offers it so: the answer to a change of an option reports the
+        option's value, while the answer to ``session/set_mode`` is empty."""
+        return next((one for one in self._offered.config_options or () if one.category == "mode"), None)
+
+    def _check_asking(self) -> None:
+        """Refuse an agent of the catalogue that reports a mode in which it acts without asking, or of which nobody can
+        tell whether it asks. The agent is known by its own name, whatever program the plan starts."""
+        info = self.agent.agent_info
+        agent = (agent_called(info.name) if info is not None else None) or catalogue().get(self._agent_options.started)
+        variant = next((one for one in agent.ways if one.adapter == "acp"), None) if agent is not None else None
+        if agent is None or variant is None:
+            return
+        modes, needed = agent.asking_modes, ", ".join(variant.asking.env) if variant.asking is not None else ""
+        option, offered = self._mode_option, self._offered.modes
+        mode = option.current_value if option is not None else offered.current_mode_id if offered is not None else None
+        why = fix = ""
+        if modes and mode is None:
+            why, fix = "it does not report its mode, so that nobody can check it", "install another version"
+        elif modes and mode not in modes:
+            why, fix = f"it is in the mode {mode!r}", f"say mode: {modes[0]}"
+        elif needed and agent.name != self._agent_options.started:
+            why = f"it asks only with the variable {needed}, and what the plan starts may not pass that on"
+            fix = f"say known: {agent.name}"
+        if why:
+            who = f"the agent {self.agent.info or agent.title} may act without asking"
+            raise ConfigurationRefused(f"{who}, {UNGUARDED[0]}: {why}; {fix}, {UNGUARDED[1]}")
 
     def _set_model(self, session: str, model: str) -> HandshakeSteps[None]:
         """Select the model. An agent may list models in two ways; if it uses the newer way, a config option, this way

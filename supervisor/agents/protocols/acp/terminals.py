@@ -92,6 +92,10 @@ class AcpTerminals:
             answers += self._calls.close(terminal_id, "completed" if status == 0 else "failed")
         return answers
 
+    def waits(self, rpc_id: RpcId) -> bool:
+        """Return whether the request *rpc_id* waits for the end of a command."""
+        return any(rpc_id in terminal.waiting for terminal in self._known.values())
+
     def withdraw(self, rpc_id: RpcId) -> list[Out]:
         """Answer a request that the agent has cancelled; the command continues."""
         for terminal in self._known.values():

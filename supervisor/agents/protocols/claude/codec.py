@@ -20,12 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from supervisor.agents.protocols.claude import messages
+from supervisor.agents.protocols.claude import messages, permission_checks
 from supervisor.agents.protocols.claude.calls import ClaudeToolCalls
 from supervisor.agents.protocols.claude.messages import MessageHead
 from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, describe_call, kind_of, problem_of, verdict_of
 from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
-from supervisor.agents.protocols.json_rpc import ConfigurationRefused, NoMessage, ProtocolError, read
+from supervisor.agents.protocols.json_rpc import ConfigurationRefused, NoMessage, ProtocolError, id_in_use, read
 from supervisor.ports import (
     AgentOptions,
     CallNotEnded,
@@ -80,6 +80,10 @@ class ClaudePermissionRequests:
         return PermissionNeeded(
             request_id, about.title, options, kind_of(asked.tool_name), asked.tool_name, detail, paths
         )
+
+    def waits(self, request_id: str) -> bool:
+        """Return whether the request *request_id* of the agent has no response yet."""
+        return request_id in self._waiting
 
     def answer(self, request_id: str, option_id: str | None) -> list[Send]:
         """Return the response to a request, or nothing if the request needs no response any more. The option ``None``
@@ -160,6 +164,8 @@ class ClaudeCodec(Conversation):
         self._waiting: dict[str, _OnAnswer] = {}
         self._requests_sent = self._sent = 0
         self._name: str | None = None
+        self._mode = ""
+        """Permission mode that the agent is set to, if its permissions depend on requests of the agent."""
         self._stem = _STEM
         """Prefix of the uuids of our messages; no two processes of a conversation use the same uuid."""
         self._ready = self._prompted = self._cancelling = False
@@ -265,6 +271,9 @@ class ClaudeCodec(Conversation):
         request_id = asked.request_id
         try:
             what = read(asked.request, messages.ControlRequestHead, "control_request").subtype
+            if self._permissions.waits(request_id):
+                refused = id_in_use(request_id, what)
+                return [messages.control_refusal(request_id, refused.why), refused]
             if what != "can_use_tool":
                 return [messages.control_refusal(request_id, f"this client does not do {what}")]
             wanted = read(asked.request, messages.PermissionRequest, "can_use_tool")
@@ -284,6 +293,38 @@ class ClaudeCodec(Conversation):
     def _on_initialized(self, answer: messages.ControlResult) -> list[Out]:
         if answer.subtype != "success":
             raise ProtocolError(f"the agent refused to begin: {answer.error or answer.subtype}")
+        if not self._agent_options.guarded:
+            return self._set_tool_servers()
+        current = read(answer.response, messages.Initialized, "the answer to initialize").current_permission_mode
+        self._mode = permission_checks.asking_mode(self._agent_options.mode, current)
+        return [self._ask(self._on_settings, "get_settings")]
+
+    def _on_settings(self, answer: messages.ControlResult) -> list[Out]:
+        if answer.subtype != "success":
+            permission_checks.refuse_unverified("its settings")
+        permission_checks.check_settings(
+            read(answer.response, permission_checks.Settings, "the answer to get_settings")
+        )
+        return [self._ask(self._on_rules, "list_permission_rules")]
+
+    def _on_rules(self, answer: messages.ControlResult) -> list[Out]:
+        if answer.subtype == "success":
+            listed = read(answer.response, permission_checks.PermissionRules, "the answer to list_permission_rules")
+            for rule in listed.state.rules:
+                permission_checks.check_rule(rule)
+        elif not self._agent_options.started:  # an older version; the plan has checked the command line that it sees
+            permission_checks.refuse_unverified("the rules of a command line that the plan does not show")
+        return [self._ask(self._on_mode_set, "set_permission_mode", mode=self._mode)]
+
+    def _on_mode_set(self, answer: messages.ControlResult) -> list[Out]:
+        if answer.subtype != "success":
+            permission_checks.refuse_unverified(f"its permission mode ({answer.error or answer.subtype})")
+        permission_checks.check_mode(
+            read(answer.response, permission_checks.PermissionMode, "the answer to set_permission_mode").mode
+        )
+        return self._set_tool_servers()
+
+    def _set_tool_servers(self) -> list[Out]:
         if self._agent_options.mcp_servers:  # said to it, since a command line is for everybody to read
             servers = {one.name: messages.mcp_server(one) for one in self._agent_options.mcp_servers}
             return [self._ask(self._on_tool_servers_set, "mcp_set_servers", servers=servers)]

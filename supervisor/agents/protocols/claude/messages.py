@@ -35,15 +35,24 @@ class MessageHead(ClaudeMessage):
 
 # ------------------------------------------------------------------------------------------------- control
 class ControlResult(ClaudeMessage):
+    """Result of a control request; *response* is what the request asked for."""
+
     subtype: str
     request_id: _Id
     error: str | None = None
+    response: Raw = Raw(b"{}")
 
 
 class ControlResponse(ClaudeMessage):
     """Response of the agent to a control request of ours."""
 
     response: ControlResult
+
+
+class Initialized(ClaudeMessage):
+    """Answer to ``initialize``; older versions do not report their mode."""
+
+    current_permission_mode: str | None = None
 
 
 class ControlRequestHead(ClaudeMessage):

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from supervisor.agents.protocols.codex import messages
-from supervisor.agents.protocols.json_rpc import RpcId
+from supervisor.agents.protocols.json_rpc import UNGUARDED, ConfigurationRefused, RpcId
 from supervisor.ports import PermissionNeeded
 
 OPTIONS: Final = (("accept", "allow_once"), ("acceptForSession", "allow_always"), ("decline", "reject_once"))
@@ -25,6 +25,37 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Methods of approval requests, and the kind of call that each method is about."""
+
+
+GUARDED: Final[Mapping[str, str]] = MappingProxyType(
+    {"sandbox": "read-only", "approvalPolicy": "on-request", "approvalsReviewer": "user"}
+)
+"""Parameters with which a thread is opened in which codex does nothing but read without a permission of ours."""
+
+
+def check_asking(opened: messages.ThreadOpened) -> None:
+    """Check in codex's own answer that nothing but reading is done in a thread without a permission of ours.
+
+    Raises:
+        ConfigurationRefused: codex does not ask, asks somebody else, or does not report whether it asks.
+    """
+    sandbox, policy, reviewer = opened.sandbox, opened.approval_policy, opened.approvals_reviewer
+    why = ""
+    if sandbox is None or sandbox.type != "readOnly" or sandbox.network_access is not False:
+        why = f"its sandbox is {_shown(sandbox)}, where read-only without network was asked for"
+    elif policy in (None, "never", "on-failure"):
+        why = f"its approval policy is {policy!r}, where 'on-request' was asked for"
+    elif reviewer not in (None, "user"):
+        why = f"its approvals are reviewed by {reviewer!r}, where 'user' was asked for"
+    if why:
+        fix = "install a version of codex that follows what it is asked for, or change codex's configuration"
+        raise ConfigurationRefused(f"the agent may act without asking, {UNGUARDED[0]}: {why}; {fix}, {UNGUARDED[1]}")
+
+
+def _shown(sandbox: messages.Sandbox | None) -> str:
+    if sandbox is None:
+        return "not reported"
+    return f"{sandbox.type!r}{' with network' if sandbox.network_access is not False else ''}"
 
 
 class PendingApproval(NamedTuple):
@@ -61,6 +92,10 @@ class CodexApprovalRequests:
         asked, kind = pending.asked, KINDS[pending.method]
         title = asked.command or asked.reason or f"codex asks for leave ({kind})"
         return PermissionNeeded(request_id, title, OPTIONS, kind, pending.method.split("/")[1], _detail(asked))
+
+    def waits(self, rpc_id: RpcId) -> bool:
+        """Return whether the request *rpc_id* of codex has no response yet."""
+        return any(one.rpc_id == rpc_id for one in self._waiting.values())
 
     def take(self, request_id: str, option_id: str | None) -> PendingApproval | None:
         """Remove and return a request that is being answered; return ``None`` if the request needs no answer any more.

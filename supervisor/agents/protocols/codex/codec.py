@@ -16,7 +16,13 @@ from msgspec import Raw
 
 from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
 from supervisor.agents.protocols.codex import messages
-from supervisor.agents.protocols.codex.approvals import KINDS, CodexApprovalRequests, PendingApproval
+from supervisor.agents.protocols.codex.approvals import (
+    GUARDED,
+    KINDS,
+    CodexApprovalRequests,
+    PendingApproval,
+    check_asking,
+)
 from supervisor.agents.protocols.codex.calls import (
     AGENT,
     AGENT_MESSAGE,
@@ -28,6 +34,7 @@ from supervisor.agents.protocols.codex.calls import (
 )
 from supervisor.agents.protocols.codex.updates import CodexUsageMeter, Problem, problem_of
 from supervisor.agents.protocols.json_rpc import (
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     JsonRpcMessage,
     Message,
@@ -36,10 +43,12 @@ from supervisor.agents.protocols.json_rpc import (
     ProtocolError,
     RpcError,
     RpcId,
+    id_in_use,
     read,
 )
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.ports import (
+    AgentOptions,
     CallNotEnded,
     CloseInput,
     Compaction,
@@ -67,14 +76,18 @@ _NOTHING_GIVEN: Final[Mapping[str, dict[str, Any]]] = MappingProxyType(
 """Results for requests of codex that ask a person for input: no person is present, and the results report this."""
 
 
+_NO_OPTIONS: Final = AgentOptions()
+
+
 class CodexCodec(Conversation):
     """Conversation with one codex process: one thread, one prompt at a time.
 
     ``prompt`` raises RuntimeError before :class:`Ready` and during a turn; ``steer`` sends a message within the turn.
     """
 
-    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX) -> None:
+    def __init__(self, line_bytes_max: int = LINE_BYTES_MAX, agent_options: AgentOptions = _NO_OPTIONS) -> None:
         super().__init__(line_bytes_max)
+        self._guarded = agent_options.guarded
         self._requests = OutgoingRequests(messages.JSON_RPC)
         self._thread: str | None = None
         self._turn: str | None = None
@@ -174,6 +187,9 @@ class CodexCodec(Conversation):
             )
 
     def _request(self, rpc_id: RpcId, method: str, params: Raw) -> list[Out]:
+        if self._approvals.waits(rpc_id):
+            refused = id_in_use(rpc_id, method)
+            return [messages.JSON_RPC.error(rpc_id, INVALID_REQUEST, refused.why), refused]
         if method in _NOTHING_GIVEN:
             return [messages.JSON_RPC.result(rpc_id, _NOTHING_GIVEN[method])]
         if method not in KINDS:
@@ -189,14 +205,22 @@ class CodexCodec(Conversation):
         ready = messages.JSON_RPC.notification("initialized", {})
         if resume_id is None:
             return [ready, self._new(cwd)]
-        params = {"threadId": resume_id, "cwd": cwd, "excludeTurns": True}
+        params = {"threadId": resume_id, "cwd": cwd, "excludeTurns": True, **self._asking}
         return [ready, self._ask("thread/resume", params, self._opened, lambda error: self._not_loaded(error, cwd))]
 
     def _new(self, cwd: str) -> Send:
-        return self._ask("thread/start", {"cwd": cwd}, self._opened)
+        return self._ask("thread/start", {"cwd": cwd, **self._asking}, self._opened)
+
+    @property
+    def _asking(self) -> Mapping[str, str]:
+        """Parameters of a new thread that make codex ask, if the plan's permissions need that."""
+        return GUARDED if self._guarded else {}
 
     def _opened(self, result: Raw) -> list[Out]:
-        thread = read(result, messages.ThreadOpened, "the answer to thread/start").thread
+        opened = read(result, messages.ThreadOpened, "the answer to thread/start")
+        if self._guarded:
+            check_asking(opened)
+        thread = opened.thread
         self._thread = thread.id
         return [Ready(thread.id, f"codex {thread.cli_version}".strip(), steers=True)]
 

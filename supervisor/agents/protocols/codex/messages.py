@@ -29,10 +29,20 @@ class Thread(JsonRpcMessage):
     cli_version: str = ""
 
 
+class Sandbox(JsonRpcMessage):
+    """Sandbox of a thread's commands. ``network_access`` is a flag, or a word in some types of sandbox."""
+
+    type: str
+    network_access: Any = False
+
+
 class ThreadOpened(JsonRpcMessage):
-    """Result of the requests ``thread/start`` and ``thread/resume``."""
+    """Result of the requests ``thread/start`` and ``thread/resume``. ``approval_policy`` is a word, or an object."""
 
     thread: Thread
+    approval_policy: Any = None
+    approvals_reviewer: str | None = None
+    sandbox: Sandbox | None = None
 
 
 class TurnError(JsonRpcMessage):
