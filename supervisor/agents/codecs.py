@@ -56,7 +56,7 @@ def codec_for(
     adapters.
 
     Args:
-        agent_options: the plan's settings for the agent (model, mode, tool servers, whether it must ask); adapters other
+        agent_options: the plan's settings for the agent (model, mode, tool servers, whether to ask); adapters other
             than ``acp``, ``claude`` and ``codex`` ignore them.
         mapping: the meaning of the agent's lines, for the adapter ``jsonl``.
         quirks: the agent's differences from its protocol; of these only the adapter ``acp`` needs one, the scope of the
