@@ -41,12 +41,12 @@ def test_an_agent_without_other_processes_is_believed() -> None:
 
 @pytest.mark.parametrize("session", [AGENT, 101])
 def test_an_older_process_may_do_the_work_of_a_call_without_processes(session: int) -> None:
-    """Where no process of the call was found, any older process may do its work, in whatever process session."""
+    """If no process of the call was found, any older process may do its work, in whatever process session."""
     assert may_work(seen(101, "python3 worker.py", session=session)) == [101]
 
 
 def test_an_ordinary_tool_leaves_no_doubt_about_bystanders() -> None:
-    """Where the call had a process of its own, which is killed, an older process that has nothing to do with it does
+    """If the call had a process of its own, which is killed, an older process that has nothing to do with it does
     not count; after the kill neither."""
     bystander, tool = seen(101, "npm run dev", session=101), seen(102, "sleep 60", born=510, session=102)
     assert may_work(bystander, tool) == []
@@ -68,7 +68,7 @@ def test_a_multiplexer_counts_beside_a_tool() -> None:
 
 
 def test_servers_of_the_plan_and_of_the_catalogue_do_not_count() -> None:
-    """What the plan or the catalogue names as a server, or the environment marks, does no work of a call, nor does what
+    """A server that the plan or the catalogue names, or the environment marks, does no work of a call, nor does what
     it has started; options of the interpreter do not hide the name of a script."""
     marked = ProcessSeen(104, AGENT, AGENT, 400, "S", 1, server=True)
     below = seen(103, "node worker.js", parent=102)

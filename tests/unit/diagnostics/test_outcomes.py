@@ -22,7 +22,8 @@ def session(name: str, state: str = "Stopped", **data: Any) -> EntityRow:
 
 @pytest.mark.parametrize("end", TaskEnd)
 def test_a_session_has_the_end_of_the_task_that_it_holds(end: TaskEnd) -> None:
-    """Whatever the session itself says, its word is that of its task; a session of another task keeps its own."""
+    """The word of a session is that of its task, whatever the session itself says; a session of another task keeps its
+    own."""
     state = {"completed": "CLOSED", "failed": "FAILED"}.get(end, "CANCELLED")
     held = task(1, "a", state, claimed_by="a-2", ended_as=end.value if state == "CANCELLED" else "")
     own, other = session("a-2", outcome="aborted", last_error="too slow"), session("b", outcome="aborted")

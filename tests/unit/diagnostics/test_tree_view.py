@@ -22,7 +22,7 @@ def row(number: int, kind: str, entity: str, parent: str | None = None, **more: 
 
 ROWS = [
     row(3, "turn", "lead:t1", "lead", data={"open": [{"number": 2, "call_id": "x", "title": "sleep 60"}], "calls": 2}),
-    row(1, "session", "lead", data={"last_error": "broken", "total_errors": 2}),
+    row(1, "session", "lead", data={"last_error": "broken", "total_errors": 2, "consecutive_errors": 1}),
     row(2, "agent", "lead:a1", "lead", state="working", data={"pid": 7}),
     row(4, "session", "lead/docs", "lead", ended=True, data={"outcome": "completed"}),
     row(5, "session", "other"),

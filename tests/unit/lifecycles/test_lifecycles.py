@@ -757,7 +757,7 @@ def test_worker_drains_what_it_holds() -> None:
                 "saved_attempt": 0,
             },
         ),
-        (job.JobData(), {"max_retries": 4, "critical": False, "retry_count": 0, "token": 0}),
+        (job.JobData(), {"max_retries": 4, "critical": False, "retry_count": 0, "token": 0, "losses": 0}),
         (
             worker.WorkerData(),
             {"max_concurrent_tasks": 1, "misses_max": 3, "shutdown_s": 180, "active_tasks": 0, "draining": False},
