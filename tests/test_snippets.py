@@ -75,7 +75,7 @@ def test_the_plan_of_the_tutorial_waits_for_the_second_terminal(tmp_path: Path) 
         approved = subprocess.run([sys.executable, "-m", "supervisor", *typed], cwd=tmp_path, timeout=120, check=False)
         assert approved.returncode == 0
         rest = host.stdout.read().splitlines()
-    assert rest == ["{'deploy': 'completed', 'announce': 'aborted'}", "rejected by me: nothing to announce"]
+    assert rest == ["{'deploy': 'completed', 'announce': 'rejected'}", "rejected by me: nothing to announce"]
 
 
 def test_the_daemon_ends_with_sigterm(tmp_path: Path) -> None:

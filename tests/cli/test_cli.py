@@ -220,7 +220,7 @@ def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, cli: Cli
     (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
     output = cli("run", tmp_path / "plan.yaml", "--state-dir", state.root, "--json")
     assert output.status == 0, output.err
-    assert output.lines[0]["seq"] == 111
+    assert (output.lines[0], output.lines[1]["seq"]) == ({"workstream": "workstream:plan"}, 111)
     assert output.lines[-1]["tasks"][0]["session_id"] == "works-2"
     assert cli("validate", state.root).status == 0
 
@@ -848,8 +848,8 @@ def killed(tmp_path: Path, ended: Path) -> Path:
 
 @pytest.mark.parametrize("command", ["ps", "tree"])
 def test_what_a_killed_supervisor_left_is_said_to_be_dead(cli: Cli, killed: Path, command: str) -> None:
-    """For a killed supervisor ``ps`` and ``tree`` print the last known states with a warning that no supervisor runs;
-    JSON output has no warning."""
+    """For a killed supervisor ``ps`` and ``tree`` print the last known states with a warning that no supervisor runs,
+    with ``--json``, too."""
     output = cli(command, "--state-dir", killed)
     assert (output.status, "Running" in output.out) == (0, True)
     assert re.fullmatch(
@@ -857,7 +857,7 @@ def test_what_a_killed_supervisor_left_is_said_to_be_dead(cli: Cli, killed: Path
         " the next run records their end\n",
         output.err,
     )
-    assert cli(command, "--json", "--state-dir", killed).err == ""
+    assert cli(command, "--json", "--state-dir", killed).err == output.err
 
 
 @pytest.mark.parametrize("command", ["ps", "tree"])
@@ -1026,10 +1026,10 @@ def test_plan_check_refuses_what_run_refuses(cli: Cli, tmp_path: Path) -> None:
 
 
 def test_plan_check_tells_that_an_answer_may_come_too_late(cli: Cli, tmp_path: Path) -> None:
-    """With the defaults a person has as long to answer a permission request as the whole attempt may take: `plan check`
-    says so, with both figures; a task with more time gets no such line."""
+    """If a person has as long to answer a permission request as the whole attempt may take, `plan check` says so, with
+    both figures; a task with more time gets no such line."""
     plan = tmp_path / "plan.yaml"
-    tasks = "[{id: a, prompt: x, agent: s}, {id: b, prompt: x, agent: s, timeout_s: 900}]"
+    tasks = "[{id: a, prompt: x, agent: s, timeout_s: 300}, {id: b, prompt: x, agent: s}]"
     plan.write_text(f"agents: {{s: {{adapter: acp, command: [sh], permissions: ask}}}}\ntasks: {tasks}\n")
     lines = [one for one in cli("plan", "check", plan).out.splitlines() if "answer_within_s" in one]
     assert lines == [

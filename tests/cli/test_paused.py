@@ -51,8 +51,8 @@ def written(*paths: Path) -> None:
 def began(event: dict[str, Any]) -> bool:
     """Return whether a record says that a turn is at work: TOOL_USE for the turn that runs a tool, RUNNING for the
     others."""
-    what = "TOOL_USE" if event["entity_id"].startswith("runs") else "RUNNING"
-    return bool(event["entity_type"] == "turn" and event["to_status"] == what)
+    what = "TOOL_USE" if event.get("entity_id", "").startswith("runs") else "RUNNING"
+    return bool(event.get("entity_type") == "turn" and event["to_status"] == what)
 
 
 def ended(event: dict[str, Any]) -> bool:

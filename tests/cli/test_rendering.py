@@ -381,6 +381,7 @@ def test_results_are_a_table_and_an_object() -> None:
     told = json.loads(results_json(result))
     assert told == {
         "ok": False,
+        "outcome": "failed",
         "error": "of 1 task 1 failed (build)",
         "output": "",
         "tasks": [
