@@ -321,7 +321,7 @@ class ToolCallTerminations:
         agent, timers = self._session.profile.programs_of(process.pid), self._registry.system.timers
         began = timers.now()
         found = await end_processes(process, span, timers, agent, linger_s)
-        if not found.exiting:
+        if not found.exiting or found.left:  # a tool that forks all the time is not killed for longer
             return found
         killed, above = found.killed, found.above
         self._registry.begin_exiting(self._session, tool_id, found.exiting)

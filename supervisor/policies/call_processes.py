@@ -39,7 +39,9 @@ processes never count:
   started by a launcher (``npx``, ``sh -c``), which has the agent as its only child, or start a second program of
   theirs (the npm package of Codex starts the binary ``codex``, an ACP bridge starts ``claude``). A child with the same
   command line as its parent was forked from it and is a worker, whatever the name says.
-* *servers*, which the environment marks, or whose programs the plan (``agents.*.servers``) or the catalogue names.
+* *servers*, which the environment marks, or whose programs the plan (``agents.*.servers``) or the catalogue names. A
+  tool can have the name of a language server (``gopls check x.go``): a process that only the catalogue names, and that
+  was born during the calls in another session than the agent's, may belong to them.
 
 **Ancestors.** What a server with a session of its own starts (a browser, a worker) is no more certain than the server
 itself: below a process that may belong, or that was there before in a session of its own, a process may belong at most.
@@ -58,8 +60,10 @@ Example: the agent 100 was given its prompt in tick 500, and has one call open::
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
@@ -86,6 +90,10 @@ LAUNCHERS: Final = frozenset(
 """Programs that start another program, which is the agent, and only wait for its end."""
 MULTIPLEXERS: Final = frozenset({"dtach", "screen", "tmux", "zellij"})
 """Programs that run commands for clients which end at once."""
+INTERPRETERS: Final = re.compile(
+    r"(python|node|nodejs|bun|deno|ruby|java|perl|php)[\d.]*|bash|sh|dash|npx|bunx|uvx|pipx"
+)
+"""Programs that run the script, or start the program, which the first word that is no option names."""
 SCRIPT_ENDINGS: Final = (".js", ".cjs", ".mjs", ".py")
 
 
@@ -115,11 +123,12 @@ class ProcessSeen(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def programs(self) -> frozenset[str]:
-        """Names of the program: the first word of the command line, and the script of an interpreter, which is the next
-        word that is no option; both without directory, and without the ending of a script."""
+        """Names of the program: the first word of the command line, and, if that is an interpreter, its script, which
+        is the next word that is no option; both without directory, and without the ending of a script."""
         first, *others = self.command.split(" ")
-        script = next((word for word in others if not word.startswith("-")), "")
-        names = {word.rpartition("/")[2] for word in (first, script)}
+        names = {name := first.rpartition("/")[2]}
+        if INTERPRETERS.fullmatch(name):
+            names.add(next((word for word in others if not word.startswith("-")), "").rpartition("/")[2])
         return frozenset(names | {name.removesuffix(end) for name in names for end in SCRIPT_ENDINGS})
 
     @property
@@ -142,11 +151,13 @@ class CallSpan(NamedTuple):
 
 class AgentPrograms(NamedTuple):
     """Main process of an agent, and the names of programs below it that do not work on single calls: the *servers* that
-    the agent keeps from turn to turn, and *own* programs, in which known agents themselves run."""
+    the agent keeps from turn to turn, by the plan; *own* programs, in which known agents themselves run; and
+    *known_servers*, the servers of the catalogue, whose programs may also be run as tools."""
 
     pid: int
     servers: Collection[str] = ()
     own: Collection[str] = ()
+    known_servers: Collection[str] = ()
 
 
 class CallProcesses(NamedTuple):
@@ -160,15 +171,18 @@ class CallProcesses(NamedTuple):
     above: tuple[ProcessSeen, ...] = ()
 
 
-def servers_in(seen: Iterable[ProcessSeen], agent: AgentPrograms) -> frozenset[int]:
+def servers_in(seen: Iterable[ProcessSeen], agent: AgentPrograms, since: float = inf) -> frozenset[int]:
     """Return the pids of the servers that an agent keeps from turn to turn, and of the descendants of these servers.
 
-    A server is marked in its environment (the MCP servers of the plan are), or its program has one of the names.
-    *seen*: parents before their children.
+    A server is marked in its environment (the MCP servers of the plan are), or its program has one of the names. The
+    names of the catalogue do not count for a process that was born in the tick *since* or later in another session than
+    the agent's. *seen*: parents before their children.
     """
     kept: set[int] = set()
     for process in seen:
         is_server = process.server or not process.programs.isdisjoint(agent.servers)
+        if process.born < since or process.session == agent.pid:
+            is_server = is_server or not process.programs.isdisjoint(agent.known_servers)
         if process.pid != agent.pid and (process.parent in kept or is_server):
             kept.add(process.pid)
     return frozenset(kept)
@@ -200,7 +214,7 @@ def processes_of_calls(seen: Sequence[ProcessSeen], span: CallSpan, agent: Agent
         span: the time in which the calls started processes.
         agent: the main process of the agent, and the names of its servers and of its own programs.
     """
-    spared = servers_in(seen, agent) | agent_itself(seen, agent, span.since)
+    spared = servers_in(seen, agent, span.since) | agent_itself(seen, agent, span.since)
     older = {process.pid: process for process in seen if process.born < span.since and process.pid not in spared}
     parents = {process.pid: process.parent for process in seen}
     above: set[int] = set()
@@ -217,6 +231,7 @@ def processes_of_calls(seen: Sequence[ProcessSeen], span: CallSpan, agent: Agent
             not span.alone
             or process.session == agent.pid
             or process.parent in doubted
+            or not process.programs.isdisjoint(agent.known_servers)  # those that are servers for certain are spared
             or span.since != span.clear >= process.born
         )
         # A child with a session of its own is a tool, also if its parent is an older process in the agent's session.

@@ -18,8 +18,9 @@ TRIAL_S = 5.0
 """Seconds that a trial may take; without load it takes 20 ms."""
 
 
-def find_adopter() -> int:
-    """Return the pid of the adopter of orphans of this process's children; ``INIT`` if no trial can be made."""
+def find_adopter() -> int | None:
+    """Return the pid of the adopter of orphans of this process's children; ``None`` if the trial fails, because no
+    process or descriptor is left, or because the machine is too slow."""
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         # Without a `with` block of its own, since a process that is asked for its output is waited for.
         made = subprocess.run(
@@ -31,9 +32,10 @@ def find_adopter() -> int:
         )
         orphan, adopter = map(int, made.stdout.split())
         if adopter == os.getpid():  # this process is init, or a subreaper: nobody else reaps the orphan
-            os.waitpid(orphan, 0)
+            with suppress(ChildProcessError):  # the embedding program was faster
+                os.waitpid(orphan, 0)
         return adopter
-    return INIT
+    return None
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import anyio
+import anyio.lowlevel
 
 from supervisor.processes.descent import identity_of
 
@@ -86,7 +87,7 @@ async def sweep(containment: Containment) -> Swept:
     The caller must hold the lock of the state directory.
     """
     await _wait_for_fork_server(containment.fork_server_file)
-    swept = await kill_all(lambda: marked(containment))
+    swept = await kill_all(lambda: marked(containment), lambda pid: is_marked(pid, containment))
     with suppress(OSError):
         os.rmdir(containment.group)
     return swept
@@ -103,15 +104,18 @@ def is_marked(pid: int, containment: Containment) -> bool:
     return pid in _members(containment.group) or (bool(containment.tag) and _has_tag(pid, containment.tag))
 
 
-async def kill_all(find: Callable[[], Collection[int]]) -> Swept:
+async def kill_all(find: Callable[[], Collection[int]], is_wanted: Callable[[int], bool]) -> Swept:
     """Kill the processes that *find* returns, until *find* returns none in ``CLEAR_ROUNDS`` rounds or ``SWEEP_S``
-    seconds have passed."""
+    seconds have passed. *is_wanted* decides the same about a single pid; other tasks run between two processes."""
     killed: set[int] = set()
     clear_rounds = 0
     with anyio.move_on_after(SWEEP_S):
         while (found := find()) or (killed and clear_rounds < CLEAR_ROUNDS):
             clear_rounds = 0 if found else clear_rounds + 1
-            killed.update(pid for pid in found if _kill(pid, find))
+            for pid in found:
+                if _kill(pid, is_wanted):
+                    killed.add(pid)
+                await anyio.lowlevel.checkpoint()
             await anyio.sleep(ROUND_S)
     reap_adopted(killed)
     return Swept(len(killed), tuple(sorted(find())))
@@ -119,8 +123,10 @@ async def kill_all(find: Callable[[], Collection[int]]) -> Swept:
 
 def reap_adopted(pids: Iterable[int]) -> None:
     """Reap those of *pids* that have ended and are children of this process, which adopts orphans if it is the init of
-    a container, or a subreaper."""
+    a container, or a subreaper. A pid of 0 stands for a process that was not started."""
     for pid in pids:
+        if pid <= 0:  # waitpid would take the exit status of some child of the embedding program
+            continue
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
 
@@ -173,13 +179,13 @@ def _has_tag(pid: int, tag: str) -> bool:
     return False
 
 
-def _kill(pid: int, find: Callable[[], Collection[int]]) -> bool:
-    """Send SIGKILL to *pid*, unless the pid has been given to another process since *find* returned it; return whether
-    the signal was sent."""
+def _kill(pid: int, is_wanted: Callable[[int], bool]) -> bool:
+    """Send SIGKILL to *pid*, unless the pid has been given to another process since it was found; return whether the
+    signal was sent."""
     with suppress(OSError):
         pidfd = os.pidfd_open(pid)
         try:
-            if pid in find():
+            if is_wanted(pid):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 return True
         finally:

@@ -10,7 +10,6 @@ shim, never from end of file on the program's output, because any descendant can
 from __future__ import annotations
 
 import errno
-import math
 import os
 import signal
 import socket
@@ -59,8 +58,8 @@ EXITING_LOOK_S = 0.25
 PROCESSES_PER_ORDER = 100
 """Number of processes that one ``strike`` order names, so that the line fits into the buffer of the control socket."""
 FOLLOW_S = 1.0
-"""Seconds between two looks for the processes below unidentified processes, and between two starts of a fork server
-that is killed again and again."""
+"""Seconds from one look for the processes below unidentified processes to the next, and between two starts of a fork
+server that is killed again and again."""
 POLL_S = 0.05
 """Seconds between two checks of a process whose end cannot be waited for, because of an old kernel or because no
 descriptor is left."""
@@ -520,8 +519,9 @@ class ShimHost:
         """Notice the loss of a fork server at once and start another one, until cancelled. After a loss, look every
         ``FOLLOW_S`` seconds for the processes below unidentified processes."""
         while True:
-            with anyio.move_on_after(FOLLOW_S if self.fork_server.was_lost else math.inf), suppress(OSError):
+            began_s = anyio.current_time()
+            with anyio.move_on_after(FOLLOW_S if self.fork_server.was_lost else inf), suppress(OSError):
                 await self.fork_server.replace_lost()
             if self.fork_server.was_lost:
-                await anyio.sleep(FOLLOW_S)
+                await anyio.sleep_until(began_s + FOLLOW_S)
             self.unidentified()

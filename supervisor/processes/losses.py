@@ -23,6 +23,7 @@ server that the user starts now is an operator.
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Collection, Container, Mapping, Sequence
 from contextlib import suppress
@@ -32,7 +33,7 @@ import anyio
 
 from supervisor.ports import Caller, Origin, UnidentifiedProcess
 from supervisor.processes import shim
-from supervisor.processes.adopter import find_adopter
+from supervisor.processes.adopter import INIT, find_adopter
 from supervisor.processes.containment import TAG_VARIABLE, Containment, Swept, is_marked, kill_all, marked
 from supervisor.processes.descent import (
     Process,
@@ -49,13 +50,15 @@ from supervisor.processes.pipes import Descriptor
 SCANS_MAX = 5
 """Largest number of scans for escaped processes after a loss. A scan that finds none that is new is the last: a process
 whose parent ends during a scan is found by the next."""
+SESSIONS_S = 60.0
+"""Seconds between two checks which process sessions of unidentified processes still have members."""
 
 
 class Watch:
     """Watch over the end of a shim or a fork server, by a pidfd.
 
-    Where no pidfd can be opened (an old kernel, no descriptor left), ``wait`` never returns, and ``has_ended`` looks
-    into /proc.
+    Where no pidfd can be opened (an old kernel, no descriptor left), ``wait`` never returns, and ``has_ended`` is what
+    ``is_running`` finds.
     """
 
     def __init__(self, process: Process) -> None:
@@ -75,8 +78,10 @@ class Watch:
 
     @property
     def has_ended(self) -> bool:
-        if not self._ended:
-            self._ended = not is_running(self.process) if self._pidfd is None else is_ended(self._pidfd.fileno())
+        if not self._ended and self._pidfd is None:
+            self._ended = not is_running(self.process)
+        elif not self._ended and self._pidfd is not None and not self._pidfd.closed:
+            self._ended = is_ended(self._pidfd.fileno())
         return self._ended
 
     async def wait(self) -> None:
@@ -101,6 +106,9 @@ class Losses:
         self._unidentified: dict[Process, UnidentifiedProcess] = {}
         self._sessions: set[int] = set()
         """Process sessions of the unidentified processes: the members of a session descend from one leader."""
+        self._sessions_missing: set[int] = set()
+        """Those of the sessions of which the last check has found no member."""
+        self._sessions_checked_s = 0.0
         self.count = 0
         """Number of losses that have happened; shims that are lost at the same time are one loss."""
         self._swept_count = 0
@@ -110,6 +118,9 @@ class Losses:
     # ------------------------------------------------------------------------------------------ after a loss
     def remember(self, born: int, sessions: Collection[str], ours: Container[Process]) -> tuple[Process, ...]:
         """Remember the processes that may have been below lost shims, the shims of *sessions*; return these processes.
+
+        If the adopter of orphans cannot be found, it may be init or any ancestor of this process: a process that may
+        have escaped to one of them is remembered.
 
         Args:
             born: the start time of the oldest of these shims.
@@ -123,7 +134,9 @@ class Losses:
         adopter = find_adopter()
         for _ in range(SCANS_MAX):
             table = read_table()
-            pids = list(orphans_since(table, adopter, born, ours))
+            above = [pid for pid, _ in lineage_of(os.getpid(), table.get) or ()]
+            adopters = {INIT, os.getpid(), *above} if adopter is None else {adopter}
+            pids = list(set[int]().union(*(orphans_since(table, one, born, ours) for one in adopters)))
             for pid in pids:  # the loop extends the list that it iterates over
                 pids += (child for child, stat in table.items() if stat.parent == pid)
             new = {(pid, table[pid].born): table[pid].session for pid in pids}
@@ -150,7 +163,9 @@ class Losses:
 
     async def kill_escaped(self, ours: Container[Process]) -> Swept:
         """Do the work of ``sweep`` in any case."""
-        return await kill_all(lambda: self._escaped(ours))
+        return await kill_all(
+            lambda: self._escaped(ours), lambda pid: is_marked(pid, self._containment) and self._has_escaped(pid, ours)
+        )
 
     def _escaped(self, ours: Container[Process]) -> set[int]:
         return {pid for pid in marked(self._containment) if self._has_escaped(pid, ours)}
@@ -191,7 +206,20 @@ class Losses:
             if not is_running(process):
                 del self._unidentified[process]
             for pid in shim.descendants(process[0]) if process in self._unidentified else ():
-                self._unidentified.setdefault(identity(pid), _described(pid, one.since, one.sessions))
+                child = identity(pid)
+                if child[1] != -1:  # else it has ended, or no descriptor is left, and the next look finds it
+                    self._unidentified.setdefault(child, _described(pid, one.since, one.sessions))
+        if self._sessions and time.monotonic() >= self._sessions_checked_s + SESSIONS_S:
+            self._sessions_checked_s = time.monotonic()
+            self._forget_sessions()
+
+    def _forget_sessions(self) -> None:
+        """Forget the sessions without members, since the kernel gives their numbers to new sessions. One look at /proc
+        may miss a process that forks meanwhile, so that a session is forgotten after two checks without a member."""
+        with suppress(OSError):
+            missing = self._sessions - {stat.session for stat in read_table().values()}
+            self._sessions -= missing & self._sessions_missing
+            self._sessions_missing = missing
 
     def unidentified(self) -> tuple[UnidentifiedProcess, ...]:
         """Return the unidentified processes that still run."""
@@ -207,5 +235,21 @@ def _described(pid: int, since: float, sessions: tuple[str, ...]) -> Unidentifie
 
 
 def is_running(process: Process) -> bool:
-    """Return whether the process runs, and its pid has not been given to another process."""
-    return identity(process[0]) == process and shim.is_alive(process[0])
+    """Return whether the process may still run: ``False`` only if it is certain that it has ended.
+
+    Without /proc, or without the start time of the process, only a pid that no process has is certain.
+    """
+    pid, born = process
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # a process of another user
+        pass
+    if sys.platform != "linux" or born == -1:
+        return True
+    try:
+        stat = read_stat(pid)
+    except OSError:
+        return True
+    return stat is not None and stat.born == born and shim.is_alive(pid)

@@ -22,6 +22,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from pathlib import Path
 
 import anyio
@@ -56,6 +57,9 @@ LOSS_S = 1.0
 
 LOSS_ROUND_S = 0.0005
 
+QUICK_END_S = 1.0
+"""Seconds after its start in which the end of a fork server that was started for a lost one is a quick end."""
+
 HUNG_UP = getattr(select, "POLLRDHUP", select.POLLHUP)
 """Event of a socket whose far end is closed, whether or not data waits to be read."""
 
@@ -79,6 +83,8 @@ class ForkServerClient:
         self.losses = Losses(containment)
         self.was_lost = False
         """Whether a fork server has been lost."""
+        self._replaced_at_s = -inf
+        """Time at which a fork server was started for a lost one, and not for a program."""
 
     @property
     def pid(self) -> int:
@@ -150,13 +156,15 @@ class ForkServerClient:
             shim.end_watch()
 
     async def replace_lost(self) -> None:
-        """Wait until a fork server is lost, notice that, and start another one."""
+        """Wait until a fork server is lost, notice that, and start another one; leave that to the next ``fork`` if the
+        lost one was started here and has ended at once, since another one would probably end, too."""
         while not self._watches:
             await self._started.wait()
         await self.watch.wait()
         self.notice_losses()
-        if self._control is None:
+        if self._control is None and time.monotonic() > self._replaced_at_s + QUICK_END_S:
             self._start(subprocess.DEVNULL)
+            self._replaced_at_s = time.monotonic()
 
     def notice_losses(self) -> bool:
         """Notice the fork servers and shims that were lost since the last call, and remember the processes that may
@@ -185,7 +193,7 @@ class ForkServerClient:
             self._watches.remove(watch)
             watch.close()
             self.was_lost = True
-            _log.warning("the fork server was killed; its programs go on below another one", pid=watch.process[0])
+            _log.warning("the fork server was lost; its programs go on below their shims", pid=watch.process[0])
             if not self._watches:
                 self._disconnect()
 
@@ -354,6 +362,8 @@ class ShimClient:
         self.escaped: tuple[Process, ...] | None = None
         """Processes that may have escaped when the shim was lost; ``None`` before."""
         self.is_closed = False
+        self._rest = b""
+        """Begin of a status whose end has not been received yet."""
         self._end_reported = False
 
     def exiting(self) -> tuple[int, ...]:
@@ -404,9 +414,8 @@ class ShimClient:
     async def statuses(self) -> AsyncIterator[Status]:
         """Iterate over the shim's statuses until the shim is reaped: until then the fork server holds the far end of
         the socket open."""
-        received = b""
         while data := await self._receive():
-            *lines, received = (received + data).split(b"\n")
+            *lines, self._rest = (self._rest + data).split(b"\n")
             for line in lines:
                 status = _decode(line)
                 if isinstance(status, ShimReady):
@@ -449,7 +458,7 @@ class ShimClient:
         waiting = b""
         with suppress(OSError):
             waiting = self._control.recv(CHUNK_BYTES, socket.MSG_PEEK)
-        return not self._end_reported and b'"event":"ended"' not in waiting
+        return not self._end_reported and b'"event":"ended"' not in self._rest + waiting
 
     async def wait_end(self) -> None:
         """Wait for the end of the shim, which has been started; return at once if it has not."""

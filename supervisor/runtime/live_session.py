@@ -68,7 +68,9 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     known: bool = False
     """Whether the program is an agent of the catalogue."""
     servers: frozenset[str] = frozenset()
-    """Names of the programs that the agent keeps running from turn to turn, such as language servers."""
+    """Names, from the plan, of the programs that the agent keeps running from turn to turn."""
+    known_servers: frozenset[str] = frozenset()
+    """Names of the language servers of the catalogue, which agents keep, too, and may also run as tools."""
     own_programs: frozenset[str] = frozenset()
     """Names of programs in which the agent itself may run, below its main process."""
     explain_retries: bool | None = None
@@ -77,7 +79,7 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     def programs_of(self, pid: int) -> AgentPrograms:
         """Return the names of the programs below the agent's main process *pid* that work on no single call."""
-        return AgentPrograms(pid, self.servers, self.own_programs)
+        return AgentPrograms(pid, self.servers, self.own_programs, self.known_servers)
 
     @property
     def has_model(self) -> bool:

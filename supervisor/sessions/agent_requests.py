@@ -311,6 +311,7 @@ class Terminals:
             self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{error}\n".encode()))
         finally:
             del self._calls[asked.terminal_id]
+            self._session.exiting.pop(tool_id, None)  # also of a launch that was cancelled
             started = self._running.pop(asked.terminal_id, None)
             if started is not None:
                 with anyio.CancelScope(shield=True):

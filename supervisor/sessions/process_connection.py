@@ -389,6 +389,7 @@ class ProcessConnection(AgentConnection):
             permanent = TransitionReason.PERMANENT_ERROR if isinstance(error, InvalidLaunch) else None
             self._report_not_started(Verdict(exit=Exit.ERROR, error=str(error), transition_reason=permanent))
         finally:
+            self.session.exiting.pop(self.agent_id, None)  # also of a launch that was cancelled
             if process is not None:
                 with anyio.CancelScope(shield=True):
                     exited = self._record_exit(await process.wait_ended())

@@ -403,8 +403,11 @@ class FastForward:
         return text_of(setting) != "false"
 
     async def _commit_checked_out(self, step: Advance) -> str:
-        """Return the commit of the target if the target is still checked out in the holder, else ``""``; called while
-        the index is locked, so that the result stays true."""
+        """Return the commit of the target if the target is still checked out in the holder, else ``""``.
+
+        Without the lock of the index the result may be out of date at once: the branch is moved only if it still has
+        the old value (``update-ref``).
+        """
         head = await self._git.run(step.holder, "symbolic-ref", "--quiet", "HEAD")
         is_there = head.ok and text_of(head) == f"refs/heads/{step.target}"
         return await self._git.commit_of(step.holder, "HEAD") if is_there else ""
@@ -456,7 +459,7 @@ def _lock_unchanged(step: Advance, known: list[tuple[int, int, int] | None], abs
         return False
     if _identify(step) == known and not any(os.path.lexists(os.path.join(step.holder, path)) for path in absent):
         return True
-    _lock_of(step).unlink()
+    _lock_of(step).unlink(missing_ok=True)  # the user may have removed it
     return False
 
 
@@ -523,7 +526,7 @@ def _remove_lock(step: Advance) -> None:
     _remove_copy(step)
     _beside_index(step, _NEW_LOCK).unlink(missing_ok=True)
     if _is_ours(step):
-        _lock_of(step).unlink()
+        _lock_of(step).unlink(missing_ok=True)
 
 
 def _remove_copy(step: Advance) -> None:

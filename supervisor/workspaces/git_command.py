@@ -198,7 +198,8 @@ class Git:
         A git that was killed, or found the disk full, leaves such a file.
 
         Raises:
-            WorkspaceError: git could not be started, or took longer than ``GIT_S``.
+            GitKilled: git was killed.
+            WorkspaceError: git failed, could not be started, or took longer than ``GIT_S``.
         """
         launch = self._launch(where, ("cat-file", "--filters", f"--path={path}", blob), None)
         try:
@@ -228,8 +229,11 @@ async def _is_beginning(path: Path, process: Process) -> bool:
                 return False
             if len(ours) < len(piece):
                 return True
-        if (status := await process.wait_exit()) != 0:
-            raise GitKilled(f"git cat-file ended with {status}")  # its output may be cut off
+        status = await process.wait_exit()
+        if status is None or status < 0:
+            raise GitKilled(f"git cat-file was killed (status {status})")  # its output may be cut off
+        if status:
+            raise WorkspaceError(f"{path} could not be compared with what git has of it: exit status {status}")
         return not await file.read(1)
 
 

@@ -66,7 +66,7 @@ class DropCheckpoints(msgspec.Struct, frozen=True, tag="Forget"):
 
 class Advance(msgspec.Struct, frozen=True, tag="Advance"):
     """The target is moved on in a directory that has it checked out. An interrupted ``Advance`` is completed if the
-    branch has moved, else undone.
+    branch has moved, or the index has the merge; else it is undone.
 
     Attributes:
         holder: the directory that has the target checked out.

@@ -22,7 +22,7 @@ from supervisor.ports import Launch, OnExiting, Process, ProcessHost
 from supervisor.processes.host import ShimHost
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git import GitWorkspaces
-from supervisor.workspaces.git_command import Git
+from supervisor.workspaces.git_command import Git, GitKilled, WorkspaceError
 from supervisor.workspaces.stale_locks import remove_stale_locks
 from supervisor.workspaces.steps import Advance, MakeWorktree, RemoveWorktree, RollBack, Step, StepFile
 from tests.crash.git_steps import killed_at
@@ -608,6 +608,16 @@ async def test_a_wait_for_file_descriptors_is_no_part_of_the_time_for_reading(re
         blob = git(repository, "rev-parse", "work:changed")
         assert await Git(recorded, str(repository)).begins_like(str(repository), "changed", blob)
     assert recorded.deadlines == [math.inf]
+
+
+@pytest.mark.anyio
+async def test_a_git_that_fails_was_not_killed(repository: Path) -> None:
+    """A file is compared with a blob that the repository lacks: the error says that git failed, since making the merge
+    anew would not help."""
+    async with ShimHost() as host:
+        with pytest.raises(WorkspaceError, match="exit status") as failed:
+            await Git(host, str(repository)).begins_like(str(repository), "changed", "1" * 40)
+    assert not isinstance(failed.value, GitKilled)
 
 
 @pytest.mark.anyio

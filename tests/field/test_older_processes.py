@@ -76,6 +76,33 @@ def test_servers_of_the_plan_and_of_the_catalogue_do_not_count() -> None:
     assert may_work(*servers, servers=["gopls", "files"]) == []
 
 
+def test_a_tool_with_the_name_of_a_server_is_unknown() -> None:
+    """A tool may run the program of a language server once, in a process session of its own: it is named, and so is
+    what it has started. In the session of the agent such a program is a server that is started on first use."""
+    tool = seen(101, "/usr/bin/gopls check x.go", born=510, session=101)
+    below = seen(102, "go list", born=511, parent=101, session=101)
+    assert may_work(tool, below, known_servers=["gopls"]) == [101, 102]
+    assert may_work(tool, below, servers=["gopls"], known_servers=["gopls"]) == []
+    assert may_work(seen(101, "gopls serve", born=510), known_servers=["gopls"]) == []
+    assert may_work(seen(101, "gopls serve", session=101), known_servers=["gopls"]) == []
+
+
+@pytest.mark.parametrize("command", ["tail -f gopls", "vi claude", "/usr/bin/less +F /opt/claude.js"])
+def test_an_argument_is_no_name_of_a_program(command: str) -> None:
+    """Only an interpreter has a script: the file that another program reads makes it no server, and not the agent."""
+    names = {"own": ["claude"], "known_servers": ["gopls"]}
+    assert may_work(seen(101, command), **names) == [101]
+    tool = seen(101, command, born=510, session=101)
+    agent = AgentPrograms(AGENT, **names)
+    assert processes_of_calls([seen(AGENT, "a", parent=1), tool], SPAN, agent).belong == (tool,)
+
+
+@pytest.mark.parametrize("interpreter", ["python3.12", "nodejs", "/usr/bin/ruby3.1 -W0", "bash", "npx -y"])
+def test_the_script_of_an_interpreter_names_a_server(interpreter: str) -> None:
+    """An interpreter may have a version in its name, and options before the script."""
+    assert may_work(seen(101, f"{interpreter} /opt/gopls serve"), known_servers=["gopls"]) == []
+
+
 @pytest.mark.parametrize(
     ("main", "child"),
     [

@@ -7,6 +7,7 @@ container.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -21,13 +22,14 @@ import anyio
 import pytest
 
 from supervisor.ports import Caller, Launch, Origin
-from supervisor.processes import descent, shim
+from supervisor.processes import descent, losses, shim, shim_client
 from supervisor.processes.adopter import INIT, find_adopter
-from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment
+from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment, kill_all, reap_adopted
 from supervisor.processes.descent import ProcessStat, orphans_since
 from supervisor.processes.host import ShimHost, ShimProcess
-from supervisor.processes.losses import Losses
+from supervisor.processes.losses import Losses, Watch, is_running
 from supervisor.processes.pipes import Output
+from supervisor.processes.shim_client import Exited, ShimClient
 from tests.support import wait_for_exit
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds and /proc")]
@@ -370,7 +372,169 @@ def test_a_subreaper_is_the_adopter() -> None:
     assert shim.children(os.getpid()) == before
 
 
-def test_without_a_trial_init_is_the_adopter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Init counts as the adopter if no process can be started for the trial."""
-    monkeypatch.setattr(sys, "executable", "/no/such/python")
-    assert find_adopter() == INIT
+async def test_without_a_trial_every_ancestor_may_be_the_adopter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process can be started for the trial: what has escaped is unidentified, whichever ancestor has adopted it."""
+    with anyio.fail_after(DEADLINE_S):
+        async with ShimHost() as host, started(host) as (process, daemon):
+            monkeypatch.setattr(sys, "executable", "/no/such/python")
+            assert find_adopter() is None
+            lose(host, process)
+            assert origin(host, daemon).origin is Origin.UNIDENTIFIED
+
+
+def test_a_trial_counts_also_if_the_orphan_is_reaped_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embedding program reaps every child, and so the orphan of the trial: the adopter is found all the same."""
+
+    def reap_first(pid: int, options: int) -> tuple[int, int]:
+        waitpid(pid, options)
+        return waitpid(pid, options)  # raises ChildProcessError
+
+    waitpid = os.waitpid
+    monkeypatch.setattr(os, "waitpid", reap_first)
+    assert find_adopter() == os.getpid()
+
+
+# ------------------------------------------------------------------------------------------------ without descriptors
+def no_pidfd(pid: int) -> int:
+    raise OSError(errno.EMFILE, f"no pidfd of {pid}")
+
+
+async def test_a_fork_server_that_cannot_be_watched_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pidfds and /proc, as on macOS, a fork server that runs is not taken for lost: the second program runs
+    below it, and the first one goes on."""
+    monkeypatch.setattr(os, "pidfd_open", no_pidfd)
+    monkeypatch.setattr(shim_client, "identity", lambda pid: (pid, -1))
+    with anyio.fail_after(DEADLINE_S):
+        async with ShimHost() as host, started(host, "echo $$; exec cat") as (first, _):
+            fork_server = host.fork_server.pid
+            async with started(host):
+                assert (host.fork_server.pid, host.fork_server.was_lost) == (fork_server, False)
+            await first.send(b"still here")
+            assert await first.receive() == b"still here"
+
+
+async def test_unidentified_processes_are_kept_without_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While no descriptor is left, no unidentified process is forgotten."""
+
+    def no_descriptor(pid: int) -> ProcessStat:
+        raise OSError(errno.EMFILE, f"no descriptor for {pid}")
+
+    with anyio.fail_after(DEADLINE_S):
+        async with ShimHost() as host, started(host) as (process, daemon):
+            lose(host, process)
+            assert origin(host, daemon).origin is Origin.UNIDENTIFIED
+            with monkeypatch.context() as patched:
+                patched.setattr(losses, "read_stat", no_descriptor)
+                patched.setattr(descent, "read_stat", no_descriptor)
+                assert [one.pid for one in host.unidentified()] == [daemon]
+            assert [one.pid for one in host.unidentified()] == [daemon]
+
+
+def test_only_a_certain_end_is_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process whose start time is not known runs until its pid is free; a closed watch keeps what it has seen."""
+    child = child_of_host()
+    closed = Watch(descent.identity(child))
+    closed.close()
+    monkeypatch.setattr(os, "pidfd_open", no_pidfd)
+    watch = Watch((child, -1))
+    assert is_running((child, -1))
+    assert not is_running((child, 1))
+    assert not watch.has_ended
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not is_running((child, -1))
+    assert watch.has_ended
+    assert not closed.has_ended
+
+
+# ------------------------------------------------------------------------------------------------ kills and statuses
+async def test_a_kill_asks_about_one_process_at_a_time() -> None:
+    """Many processes are killed: the whole of /proc is not searched again for each, and each is checked
+    before its kill."""
+    children = [child_of_host() for _ in range(3)]
+    spared, events = children[-1], list[object]()
+
+    def find() -> list[int]:
+        events.append("find")
+        return [pid for pid in children if shim.is_alive(pid)] if len(events) < 3 else []
+
+    def is_wanted(pid: int) -> bool:
+        events.append(pid)
+        return pid != spared
+
+    with anyio.fail_after(DEADLINE_S):
+        swept = await kill_all(find, is_wanted)
+    assert events[:4] == ["find", *children]
+    assert swept == (2, ())
+    assert shim.is_alive(spared)
+
+
+def test_what_was_not_started_is_not_reaped() -> None:
+    """The pid 0 of a program that was lost before it ran reaps no child of the embedding program."""
+    child = os.posix_spawnp("true", ["true"], PATH)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    reap_adopted((0, -1))
+    assert os.waitpid(child, os.WNOHANG) == (child, 0)
+
+
+class FarEnd:
+    """Fork server of one shim, whose end of the control socket the test holds."""
+
+    watch = None
+    control: socket.socket
+
+    def fork(self, control: int, *_: int) -> None:
+        self.control = socket.socket(fileno=os.dup(control))
+
+    def remove(self, _: ShimClient) -> None:
+        """Do nothing."""
+
+
+async def test_an_end_that_arrives_in_two_parts_is_no_loss() -> None:
+    """The status ``ended`` is received in two parts, and the shim ends before the second part is read: the shim is not
+    lost."""
+    far_end = FarEnd()
+    client = ShimClient(far_end, 0, 1, 2)  # type: ignore[arg-type]
+    found = []
+
+    async def read() -> None:
+        found.extend([status async for status in client.statuses()])
+
+    lines = b'{"event":"exited","status":0}\n{"event":"ended","status":0,"ended_by":"exit","killed":0,"took_s":0}\n'
+    with anyio.fail_after(DEADLINE_S):
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            far_end.control.sendall(lines[:38])
+            await anyio.wait_all_tasks_blocked()
+            far_end.control.sendall(lines[38:])
+            far_end.control.close()
+            assert not client.is_lost
+    assert isinstance(found[0], Exited)
+    assert len(found) == 2
+    assert not client.is_lost
+    client.close()
+
+
+async def test_a_fork_server_that_cannot_start_is_left_to_the_next_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fork server that was started for a lost one, and ends at once, is not started again and again, but for the next
+    program."""
+    monkeypatch.setattr(shim_client, "QUICK_END_S", 2 * DEADLINE_S)
+    with anyio.fail_after(DEADLINE_S):
+        async with ShimHost() as host, anyio.create_task_group() as group:
+            async with started(host):
+                lost = host.fork_server.pid
+                with monkeypatch.context() as patched:
+                    patched.setattr(shim_client, "FORK_SERVER_PROGRAM", Path("/no/such/program"))
+                    group.start_soon(host.watch)
+                    await anyio.wait_all_tasks_blocked()
+                    os.kill(lost, signal.SIGKILL)
+                    while caplog.text.count("the fork server was lost") < 2:  # noqa: ASYNC110
+                        await anyio.sleep(0.001)
+                    second = host.fork_server.pid
+                assert second != lost
+                assert f"pid={second}" in caplog.text
+                async with started(host):
+                    assert host.fork_server.pid != second
+            group.cancel_scope.cancel()
