@@ -264,7 +264,7 @@ def test_the_time_left_is_shown(simulated_supervisor: Simulate) -> None:
 # ------------------------------------------------------------------------------------------------------- workers
 @pytest.mark.parametrize("worker", ["heartbeat_s: 40", "check_s: 5", "{heartbeat_s: 30, misses_max: 1}"])
 def test_a_heartbeat_rarer_than_the_checks_is_refused(scratch: Scratch, worker: str) -> None:
-    """``plan check`` refuses a worker that would be lost although it is healthy, with the fix."""
+    """``plan check`` refuses a worker that one late heartbeat can lose, with the reason and the fix."""
     inner = worker if worker.startswith("{") else f"{{{worker}}}"
     scratch.plan(f"""
         agents: {{a: {{adapter: command, command: [echo]}}}}
@@ -274,6 +274,7 @@ def test_a_heartbeat_rarer_than_the_checks_is_refused(scratch: Scratch, worker: 
     checked = scratch.run("plan", "check", "plan.yaml")
     assert checked.status == 2
     assert "workers.w.heartbeat_s" in checked.text
+    assert "each check between two heartbeats counts as a missed heartbeat" in checked.text
     assert "lower heartbeat_s, or raise check_s" in checked.text
 
 
