@@ -17,6 +17,7 @@ from supervisor.cli.rendering import columns
 from supervisor.control.error_messages import DONE, BadInput
 from supervisor.embedding.runtime import check_environment
 from supervisor.plans import BadPlan, Plan
+from supervisor.plans.loading import programs_to_come
 from supervisor.plans.source import spelled
 from supervisor.plans.tasks import every_task
 from supervisor.work.budgeting import narrowings
@@ -50,7 +51,7 @@ def _check(plan: Path, as_json: bool, workdir: Path) -> int:
         say(json.dumps(_as_json(found)))
         return DONE
     say(f"{name}: {_summary(found)}: no problems")
-    for words in (*narrowings(found), *_unguarded(found), *_unverified(found), *_late_answers(found)):
+    for words in (words for lines in _warnings(found).values() for words in lines):
         say(f"{name}: {words}")
     say(f"\n{_worst_cases_text(found)}")
     return DONE
@@ -102,15 +103,20 @@ def _as_json(plan: Plan) -> dict[str, object]:
     """Return the names in *plan* as data; subtasks are listed among the tasks, each after its parent."""
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
-    more = {
+    worst = [{"tasks": names, "ways": [one._asdict() for one in cases]} for cases, names in _worst_cases(plan).items()]
+    told = {"worst_cases": worst, "retries_max": retries_max(plan)}
+    return {"ok": True, **said, **told, **{name: lines for name, lines in _warnings(plan).items() if lines}}
+
+
+def _warnings(plan: Plan) -> dict[str, list[str]]:
+    """Return the lines about what in *plan* may not have the wanted effect, by the names of these groups of lines."""
+    return {
         "narrowed": list(narrowings(plan)),
         "unguarded": list(_unguarded(plan)),
         "unverified": list(_unverified(plan)),
         "late_answers": list(_late_answers(plan)),
+        "missing_programs": [f"{spelled(path)}: {words}" for path, words in programs_to_come(plan)],
     }
-    worst = [{"tasks": names, "ways": [one._asdict() for one in cases]} for cases, names in _worst_cases(plan).items()]
-    told = {"worst_cases": worst, "retries_max": retries_max(plan)}
-    return {"ok": True, **said, **told, **{name: words for name, words in more.items() if words}}
 
 
 def _unguarded(plan: Plan) -> Iterator[str]:

@@ -137,7 +137,7 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
         rows = _wanted(reader.live.entities(), all_of_it)
         used = _used(reader) if as_json else {}
         times = _state_times(reader.live, rows)
-    nodes = tree(rows, used, times, state_dir_words(state.root), supervised=running)
+    nodes = tree(rows, used, times, state_dir_words(state.root), now=time.time(), supervised=running)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     _warn_of_troubles(state, rows, running)
 

@@ -62,13 +62,14 @@ def tree(
     times: StateTimes | None = None,
     options: str = "",
     *,
+    now: float = 0.0,
     supervised: bool = True,
 ) -> tuple[Node, ...]:
     """Return the root nodes, those of the newest plan run first. An entity whose parent is not among *rows* is a root.
-    *used* is usage by entity id; *times* are the times of entities that wait for a time; *options* are added to the
-    commands in the texts; *supervised*: a supervisor runs."""
+    *used* is usage by entity id; *times* are the times of entities that wait for a time, and *now* is the Unix time at
+    which the tree is read; *options* are added to the commands in the texts; *supervised*: a supervisor runs."""
     ordered = newest_run_first(rows)
-    notes = Notes(ordered, times or StateTimes(), options)
+    notes = Notes(ordered, times or StateTimes(), options, now=now)
     known = {row.id for row in ordered}
     below: dict[str, list[EntityRow]] = {}
     for row in ordered:
@@ -140,10 +141,10 @@ def tool_calls(row: EntityRow) -> tuple[str, ...]:
 
 class Notes:
     """Texts for people about the entities *rows*, beside their states. *times* are the times of entities that wait for
-    a time; *options* are added to the commands in the texts."""
+    a time; *options* are added to the commands in the texts; *now* is the Unix time at which the texts are read."""
 
-    def __init__(self, rows: Sequence[EntityRow], times: StateTimes, options: str = "") -> None:
-        self._times, self._options = times, options
+    def __init__(self, rows: Sequence[EntityRow], times: StateTimes, options: str = "", *, now: float = 0.0) -> None:
+        self._times, self._options, self.now = times, options, now
         self._turns = {row.parent_id: data_of(row) for row in rows if row.kind == Kind.TURN and not row.ended}
         self.task_status = TaskStatus(rows, times, options)
         self.outcomes = Outcomes(rows)
@@ -172,8 +173,8 @@ class Notes:
         if row.ended:
             return ""
         limits, since = limits_of(data), self._times.entered(row)
-        ends = self._times.ends(row.id) if is_woken(data) else None
-        if ends is not None and row.state in (Session.RUNNING.value, Session.INTERRUPTING.value):
+        ends, has_turn = self._times.ends(row.id), row.state in (Session.RUNNING.value, Session.INTERRUPTING.value)
+        if ends is not None and has_turn and is_woken(data, ends, self.now):
             return f"silent, aborted at {time_of_day(ends)} unless it shows progress"
         match row.state:
             case Session.INITIALIZING.value:
@@ -212,9 +213,12 @@ class Notes:
         return f"waits for a human{until}: supervisor answer {one} allow{self._options}"
 
 
-def is_woken(session: Mapping[str, Any]) -> bool:
-    """Return whether the liveness policy has sent the agent of a session a message that no turn has answered yet."""
-    return any(one.get("blamed") == AbortReason.TIMEOUT for one in session.get("inbox") or ())
+def is_woken(session: Mapping[str, Any], ends: float | None, now: float) -> bool:
+    """Return whether the liveness policy has sent the agent of a session a message that no turn has answered yet, and
+    the session is still to be aborted at the Unix time *ends* (``None``: not known). A session that is alive after that
+    time has shown progress: the turn that answers is at work."""
+    sent = any(one.get("blamed") == AbortReason.TIMEOUT for one in session.get("inbox") or ())
+    return sent and (ends is None or now < ends)
 
 
 def limits_of(session: Mapping[str, Any]) -> SessionLimits:
@@ -253,8 +257,9 @@ def ps(
     produced output; *times* are the times of entities that wait for a time; *options* are added to the commands in the
     texts; *supervised*: a supervisor runs."""
     ordered = newest_run_first(rows)
-    notes = Notes(ordered, times or StateTimes(), options)
-    visual_states = VisualStates(ordered, now, active_at or {})
+    times = times or StateTimes()
+    notes = Notes(ordered, times, options, now=now)
+    visual_states = VisualStates(ordered, now, active_at or {}, times)
 
     def note(row: EntityRow, data: Mapping[str, Any], visual: VisualState | None) -> str:
         is_silent = visual is VisualState.STALLED and row.kind == Kind.SESSION
@@ -311,8 +316,10 @@ class VisualStates:
     the supervisor merges the agent's work. In the last case the agent counts as working, although its turn is over.
     """
 
-    def __init__(self, rows: Iterable[EntityRow], now: float, active_at: Mapping[str, float]) -> None:
-        self._now = now
+    def __init__(
+        self, rows: Iterable[EntityRow], now: float, active_at: Mapping[str, float], times: StateTimes
+    ) -> None:
+        self._now, self._times = now, times
         self._active_at = dict(active_at)
         self._limits: dict[str, SessionLimits] = {}
         self._status: dict[str, str] = {}
@@ -328,7 +335,7 @@ class VisualStates:
         match row.kind:
             case Kind.SESSION:
                 self._limits[row.id] = limits_of(data)
-                if is_woken(data):
+                if is_woken(data, self._times.ends(row.id), self._now):
                     self._woken.add(row.id)
             case Kind.AGENT:
                 self._agents[session] = row

@@ -74,7 +74,7 @@ class SessionStarted(Event, frozen=True, kw_only=True):
 
 class SessionExited(Event, frozen=True, kw_only=True):
     """Event: this incarnation of the session has ended, with or without an error; the evidence is in the verdict. If
-    its turn ended because the supervisor ended, *due_s* is the time at which that turn would have timed out, and
+    the next turn may continue the attempt of its turn, *due_s* is the time at which that turn would have timed out, and
     *most_s* the time until which it may be extended (the journal's seconds)."""
 
     spelled = "SessionExited"

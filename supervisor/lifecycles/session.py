@@ -144,11 +144,11 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``one_shot``: each prompt is a new run of the agent's program, which remembers nothing, so that the agent is never
     asked to go on. The first ``offered`` messages of ``inbox`` are in the current prompt, or were taken up since.
-    ``spent``: the turn
-    of a request that is tried once, or whose error is permanent, has failed, and no request has come since.
-    ``cooled``: the backoff after such a failure is over, too. ``due_s`` is the time at which the next turn times out
-    (the journal's seconds) if that turn repeats a request whose turn ended with its supervisor, and ``most_s`` the time
-    until which ``due_s`` may be extended; ``None``: the turn has its own time-out.
+    ``spent``: the turn of a request that is tried once, or whose error is permanent, has failed, and no request has
+    come since. ``cooled``: the backoff after such a failure is over, too. ``due_s`` is the time at which the next turn
+    times out (the journal's seconds) if that turn continues the attempt of the turn before, or repeats a request whose
+    turn ended with its supervisor; ``most_s`` is the time until which ``due_s`` may be extended. ``None``: the turn has
+    its own time-out.
     """
 
     id: str
@@ -380,8 +380,7 @@ def turn_ready(data: SessionData, event: SessionStarted) -> Answered:
 
 
 def use_up_deadline(data: SessionData, event: SessionStarted) -> Answered:
-    """Drop the deadline of a repeated request: the request's turn has taken it over, and a later attempt has its own
-    time-out."""
+    """Drop the kept deadline: the turn has taken it over, and a later attempt has its own time-out."""
     return _change(data, due_s=None, most_s=None), ()
 
 
@@ -493,16 +492,26 @@ def conclude(data: SessionData, event: Event) -> Answered:
 
 def keep_what_was_done(data: SessionData, event: SessionExited) -> Answered:
     """Keep the result of a turn that succeeded while it was being interrupted: the next prompt contains only the
-    messages that came since. If the agent may have ended the turn for the interruption only, the next prompt asks it to
-    go on."""
+    messages that came since. If the agent may have ended the turn for a message only, or if it has taken up every
+    message, the next prompt asks it to go on."""
+    data = _keep_deadline(data, event)
     if event.verdict.exit is not Exit.SUCCESS:
         return data, ()
-    done = data.current
+    done, waiting = data.current, data.inbox[data.offered :]
     if done is not None:
-        goes_on = _goes_on(data, done, _not_sent(data))
+        goes_on = not waiting or _goes_on(data, done, data.inbox)  # a prompt is never empty
         prompt, reason = (done.prompt, done.reason) if goes_on else ("", "")
         done = msgspec.structs.replace(done, prompt=prompt, reason=reason, goes_on=goes_on)
-    return _change(data, current=done, inbox=data.inbox[data.offered :], offered=0), ()
+    return _change(data, current=done, inbox=waiting, offered=0), ()
+
+
+def _keep_deadline(data: SessionData, event: SessionExited) -> SessionData:
+    """Keep the deadline of a task's turn for the next turn of the same attempt: a turn that answers a message gives the
+    attempt no further time. (A turn that a person interrupted has no deadline to keep: the person may have changed what
+    is to be done.)"""
+    if data.current is None or not data.current.once:
+        return data
+    return _change(data, due_s=event.due_s, most_s=event.most_s)
 
 
 def count_success(data: SessionData, event: SessionExited) -> Answered:
@@ -510,6 +519,7 @@ def count_success(data: SessionData, event: SessionExited) -> Answered:
     if current is not None:
         goes_on = _goes_on(data, current, data.inbox[: data.offered])
         current = msgspec.structs.replace(current, goes_on=goes_on)
+        data = _keep_deadline(data, event) if goes_on else data
     inbox = data.inbox[data.offered :]
     return _change(data, consecutive_errors=0, current=current, inbox=inbox, offered=0, last_error=""), ()
 

@@ -44,7 +44,7 @@ from supervisor.lifecycles.events import (
     TurnReaped,
     VerifyRequested,
 )
-from supervisor.lifecycles.types import AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
+from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Exit, ToolOutcome, TransitionReason, Verdict
 
 EXTENSION_S = 600.0
 """Seconds by which the time of a turn is extended each time progress is seen (spec, defaults)."""
@@ -103,7 +103,7 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the turn may take at most while progress is seen; ``None``: no more than its time-out."""
     due_s: float | None = None
     """Time at which the turn times out (the journal's seconds): known from its start on, or earlier, if the turn
-    continues the time of a turn that ended with its supervisor."""
+    continues the time of the turn before."""
     most_s: float | None = None
     """Time until which ``due_s`` may be extended (the journal's seconds)."""
     incarnation: int = 0
@@ -182,7 +182,7 @@ def start_deadline(data: TurnData, event: AgentSpawned) -> Answered:
     """Start the time of the turn, or continue it; a deadline in the past fires at once."""
     if data.due_s is not None:
         left_s = max(0.0, data.due_s - event.at)
-        return data, (_deadline(data, left_s, ", with its time before its supervisor ended"),)
+        return data, (_deadline(data, left_s, ", with the time of the turns before it"),)
     most_s = None if data.hard_cap_s is None else event.at + data.hard_cap_s
     changed = _change(data, due_s=event.at + data.timeout_s, most_s=most_s)
     return changed, (_deadline(data, data.timeout_s, ""),)
@@ -301,11 +301,13 @@ def seal(data: TurnData, event: Event) -> Answered:
 
 
 def report_exit(data: TurnData, event: Event) -> Answered:
-    """Report the turn's end to the session; if the turn ended with its supervisor, include the deadline for the
-    repeated turn."""
+    """Report the turn's end to the session, with the deadline of the turn if the next turn may continue the attempt:
+    after a success, an abort by the runtime, or the end of the supervisor."""
     assert data.verdict is not None, "an exit is reported with its verdict"
-    lost = data.verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
-    due_s, most_s = (data.due_s, data.most_s) if lost else (None, None)
+    verdict = data.verdict
+    lost = verdict.transition_reason is TransitionReason.ORPHAN_RECOVERED
+    goes_on = lost or verdict.exit is Exit.SUCCESS or verdict.abort_reason in OWN_ABORTS
+    due_s, most_s = (data.due_s, data.most_s) if goes_on else (None, None)
     exited = SessionExited(incarnation=data.incarnation, verdict=data.verdict, due_s=due_s, most_s=most_s)
     return data, (SendEvent(to=data.session_id, event=exited),)
 

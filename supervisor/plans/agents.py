@@ -289,8 +289,9 @@ class WorkerConfig(Model):
         # A heartbeat that is due with a check may come after it.
         if self.heartbeat_s > self.check_s or (self.heartbeat_s == self.check_s and self.misses_max == 1):
             words = (
-                f"{self.heartbeat_s:g} is too rare for check_s, {self.check_s:g}: a healthy worker would be lost;"
-                " lower heartbeat_s, or raise check_s"
+                f"{self.heartbeat_s:g} is too rare for check_s, {self.check_s:g}: each check between two heartbeats"
+                " counts as a missed heartbeat, so that one late heartbeat, as on a busy machine, can lose a healthy"
+                " worker; lower heartbeat_s, or raise check_s"
             )
             yield ("heartbeat_s",), words
 

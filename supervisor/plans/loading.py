@@ -23,7 +23,7 @@ from supervisor.plans.error_texts import Problem, complaints
 from supervisor.plans.fields import PluginNames, closest
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, FieldPath, Source, read_source
-from supervisor.plans.tasks import AcceptanceConfig, every_task
+from supervisor.plans.tasks import AcceptanceConfig, PlacedTask, TaskConfig, every_task
 from supervisor.ports.path_safety import outside
 
 ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
@@ -144,15 +144,37 @@ def _straying_files(plan: Plan) -> Iterator[Problem]:
 
 
 def _missing_test_programs(plan: Plan) -> Iterator[Problem]:
-    """Yield the problems of acceptance tests whose program is not on the PATH of the task's agent: no work of an agent
-    can change that. A program with a slash in its name may be a part of the work."""
+    """Yield the problems of tests whose program is missing, where nothing of the plan comes first that may install the
+    program."""
+    words = "so the test would fail whatever the agent does; install it or give its full path"
     for one in every_task(plan.tasks):
-        agent = plan.agent_configs[one.task.agent]
-        yield from _missing_programs(one.task.acceptance, (*one.path, "acceptance"), agent.env.get("PATH"))
-    yield from _missing_programs(plan.validation, ("validation",), None)
+        if not _comes_later(one.task):
+            yield from _missing_of_task(plan, one, words)
+    yield from _missing_programs(plan.validation, ("validation",), None, words)
 
 
-def _missing_programs(tests: Sequence[AcceptanceConfig], path: FieldPath, search: str | None) -> Iterator[Problem]:
+def programs_to_come(plan: Plan) -> Iterator[Problem]:
+    """Yield a field and a text for each acceptance test whose program is missing now, and may be installed by a task
+    that comes before."""
+    for one in every_task(plan.tasks):
+        if _comes_later(one.task):
+            yield from _missing_of_task(plan, one, "so the test fails unless a task before it installs it")
+
+
+def _comes_later(task: TaskConfig) -> bool:
+    return bool(task.depends_on) or task.when is not None
+
+
+def _missing_of_task(plan: Plan, one: PlacedTask, words: str) -> Iterator[Problem]:
+    search = plan.agent_configs[one.task.agent].env.get("PATH")
+    yield from _missing_programs(one.task.acceptance, (*one.path, "acceptance"), search, words)
+
+
+def _missing_programs(
+    tests: Sequence[AcceptanceConfig], path: FieldPath, search: str | None, words: str
+) -> Iterator[Problem]:
+    """Yield the problems of tests whose program is not on the PATH *search*. A program with a slash in its name may be
+    a part of the work."""
     directories = (search or "").split(os.pathsep)
     if search is not None and not all(os.path.isabs(one) and os.path.isdir(one) for one in directories):
         return  # a directory that the work may make, such as a virtual environment
@@ -160,8 +182,7 @@ def _missing_programs(tests: Sequence[AcceptanceConfig], path: FieldPath, search
         value = test.value()
         program = program_of(value)
         if program is not None and "/" not in program and shutil.which(program, path=search) is None:
-            words = f"no program {program!r} on PATH, so the test would fail whatever the agent does"
-            yield (*path, number, value.kind), f"{words}; install it or give its full path"
+            yield (*path, number, value.kind), f"no program {program!r} on PATH, {words}"
 
 
 def _long_prompts(plan: Plan) -> Iterator[Problem]:

@@ -176,10 +176,11 @@ INTERRUPTED = "Note: you were interrupted, and what you had begun may be done al
 
 
 GO_ON = (
-    "Note: you have answered a message, and that did not end this request. Go on until all of it is done. If all of it"
-    " is done already, say so."
+    "Note: a message came in between, and an answer to it does not end this request. Go on until all of it is done. If"
+    " all of it is done already, say so."
 )
-"""Note in the prompt after a turn that answered a message: only a turn without a message ends a request."""
+"""Note in the prompt after a turn that a message interrupted, or that answered one: only a turn without a message ends
+a request."""
 
 
 def build_prompt(
@@ -189,7 +190,7 @@ def build_prompt(
 
     *reason* tells why the request is tried again; ``""``: it is the first attempt, or the agent is not to be given the
     reason. *again*: the agent has received the request already, and was interrupted while it worked on that request.
-    *goes_on*: the agent has answered a message since, and is asked to go on with the request.
+    *goes_on*: a message came since, and the agent is asked to go on with the request.
     """
     parts = [prompt] if prompt else []
     if reason:

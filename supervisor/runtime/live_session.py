@@ -439,6 +439,9 @@ class LiveSession:
         """Killed processes that run no code any more and that the session waits for, since the kernel is still ending
         them: their pids, by the agent or tool call that they belong to."""
         self.text = ""
+        self.answered = ""
+        """Beginning of ``text`` that was said before the agent was asked to go on: it answers a message, not the
+        request (rule 49)."""
         self.text_of: str | None = None
         """Id of the request that ``text`` belongs to."""
         self.said = ""

@@ -479,6 +479,7 @@ class EffectExecutor:
             current = self._registry.entity(session.session_id).data.current
             asked = current.id if current is not None else None
             session.said = session.said if asked == session.text_of else ""
+            session.answered = session.said if current is not None and current.goes_on else ""
             session.text_of, session.exception = asked, None
             session.first_prompt_sent.set()
             session.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)

@@ -701,9 +701,8 @@ class ProcessConnection(AgentConnection):
         """End the turn whose end was reported, because nothing more of it has come. A program that serves one prompt,
         and that has not exited by itself, is ended first: its exit ends the turn."""
         process = self._agent_io.process
-        if not self._codec.one_shot:
-            self._agent_io.put(self._codec.settled())
-        elif process is not None:
+        self._agent_io.put(self._codec.settled())
+        if self._codec.one_shot and process is not None:
             self._stayed = "it had reported its result, and did not exit within limits.settle_s"
             process.terminate()
             kill_s = 0.0 if self.session.profile.quirks.needs_kill else self.session.policy.ladder.terminate_s

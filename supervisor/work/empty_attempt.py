@@ -27,7 +27,9 @@ async def find_empty(sup: SupervisorCore, execution: TaskExecution, outcome: Out
     """Return the reason why the attempt under way, which has ended well, counts as failed: nothing was done in it;
     ``""`` if something was done, or if that is unknown."""
     session = sup.registry.sessions.get(execution.session_id)
-    if outcome.text.strip() or execution.task.acceptance or session is None or not session.profile.has_model:
+    if execution.task.acceptance or session is None or not session.profile.has_model:
+        return ""
+    if outcome.text.removeprefix(session.answered).strip():
         return ""
     if not session.first_prompt_sent.is_set():  # an earlier supervisor saw the answer
         return ""

@@ -491,8 +491,15 @@ class PlanRun:
             return TimeLimit(given_s)
         if "turn_timeout_s" in self.sup.settings.limits.model_fields_set:
             return USUAL_TIME
-        config = self.plan.agent_configs.get(execution.agent)
-        return TimeLimit(self._timeouts.without_size(is_command=config is not None and config.is_command))
+        return TimeLimit(self._timeouts.without_size(is_command=self._is_command(execution)))
+
+    def _is_command(self, execution: TaskExecution) -> bool:
+        """Return whether a program that is no agent does the task. An agent of the embedding program is not in the
+        plan."""
+        if (config := self.plan.agent_configs.get(execution.agent)) is not None:
+            return config.is_command
+        session = self.sup.registry.sessions.get(execution.session_id)
+        return session is not None and session.profile.adapter == "command" and not session.profile.known
 
     # ------------------------------------------------------------------ providers
     def provider_of(self, agent: str) -> str:

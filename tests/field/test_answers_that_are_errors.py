@@ -123,6 +123,24 @@ def test_an_attempt_in_which_nothing_was_done_has_failed(scratch: Scratch, works
     assert NOTHING in prompts[1]["reason"]
 
 
+def test_an_answer_to_a_wake_up_is_no_answer_to_the_task(scratch: Scratch) -> None:
+    """An agent is silent, answers the wake-up, and ends the turn in which it was to go on without a word: nothing was
+    done."""
+    scratch.acp_agent("""
+        if "Urgent message" in text:
+            return "I am here."
+        if "came in between" not in text:
+            agent.cancelled.wait()
+        agent.update(sessionUpdate="agent_thought_chunk", content={"type": "text", "text": "hm"})
+        agent.update(sessionUpdate="usage_update", used=1, size=9, _meta={"usage": {"inputTokens": 5}})
+    """)
+    more = "liveness: {snapshot_s: 0.2, default: {wake: 2, stop: 1000, kill: 2000}}"
+    scratch.plan(PLAN.format(more=more, by=BY, task=", max_retries: 0"))
+    done = scratch.run("run", "plan.yaml", "--json")
+    assert (done.status, task_of(done)["outcome"]) == (1, "failed"), done.text
+    assert NOTHING in task_of(done)["error"]
+
+
 @pytest.mark.parametrize(
     ("body", "task"),
     [

@@ -52,6 +52,22 @@ def test_a_program_that_the_work_may_bring_is_no_fault(scratch: Scratch) -> None
     assert checked.status == 0, checked.text
 
 
+def test_a_program_that_an_earlier_task_may_install_is_a_warning(scratch: Scratch) -> None:
+    """A test of a task that comes after another may use a program that the other installs: the check says so, and does
+    not refuse the plan."""
+    scratch.plan(f"""
+        {AGENTS.strip()}
+        tasks:
+          - {{id: t, agent: a, prompt: install the linter}}
+          - {{id: u, agent: a, prompt: x, depends_on: [t], acceptance: [{{lint: [no-such-linter, .]}}]}}
+    """)
+    checked = scratch.run("plan", "check", "plan.yaml")
+    words = (
+        "tasks[1].acceptance[0].lint: no program 'no-such-linter' on PATH, so the test fails unless a task before it"
+    )
+    assert (checked.status, words in checked.out) == (0, True), checked.text
+
+
 @pytest.mark.parametrize("agent", ["a", "in"])
 def test_a_prompt_must_fit_into_an_argument(scratch: Scratch, agent: str) -> None:
     """A prompt that is an argument of its program has at most 131,071 bytes, as the kernel demands; one that goes to

@@ -106,6 +106,32 @@ def test_an_agent_that_only_answers_wake_ups_is_ended(simulated_supervisor: Simu
     simulated_supervisor(main, agents={"worker": agent})
 
 
+def test_turns_that_answer_give_an_attempt_no_more_time(simulated_supervisor: Simulate) -> None:
+    """An agent that works a little after each wake-up, answers the next one, and is never done, has the time of one
+    attempt, however many turns it takes."""
+
+    async def agent(turn: AgentTurn) -> str:
+        if "Urgent message" in turn.prompt:
+            return "I am here."
+        for _ in range(5):
+            await anyio.sleep(20)
+            turn.heartbeat()
+        await anyio.sleep_forever()
+        return "never"
+
+    async def main(sup: Supervisor) -> None:
+        began_s = anyio.current_time()
+        with anyio.move_on_after(20_000) as over:
+            result = await run_plan(sup, plan_of(AGENT, {"timeout_s": 1000}))
+            assert result.tasks["t"].outcome == "failed"
+            assert "took longer than 1000 s" in result.tasks["t"].error
+            assert len(await records(sup, "PromptReady")) > 3
+            assert anyio.current_time() - began_s < 1100
+        assert not over.cancelled_caught
+
+    simulated_supervisor(main, agents={"worker": agent})
+
+
 def test_an_agent_that_repeats_itself_fails_its_attempt(simulated_supervisor: Simulate) -> None:
     """An agent that goes round in a circle again after it was told so ends its attempt, not its task: another session
     tries again, and its prompt says why."""
@@ -238,7 +264,7 @@ def test_the_time_left_is_shown(simulated_supervisor: Simulate) -> None:
 # ------------------------------------------------------------------------------------------------------- workers
 @pytest.mark.parametrize("worker", ["heartbeat_s: 40", "check_s: 5", "{heartbeat_s: 30, misses_max: 1}"])
 def test_a_heartbeat_rarer_than_the_checks_is_refused(scratch: Scratch, worker: str) -> None:
-    """``plan check`` refuses a worker that would be lost although it is healthy, with the fix."""
+    """``plan check`` refuses a worker that one late heartbeat can lose, with the reason and the fix."""
     inner = worker if worker.startswith("{") else f"{{{worker}}}"
     scratch.plan(f"""
         agents: {{a: {{adapter: command, command: [echo]}}}}
@@ -248,6 +274,7 @@ def test_a_heartbeat_rarer_than_the_checks_is_refused(scratch: Scratch, worker: 
     checked = scratch.run("plan", "check", "plan.yaml")
     assert checked.status == 2
     assert "workers.w.heartbeat_s" in checked.text
+    assert "each check between two heartbeats counts as a missed heartbeat" in checked.text
     assert "lower heartbeat_s, or raise check_s" in checked.text
 
 

@@ -32,6 +32,11 @@ import json, signal, sys, time
 print(json.dumps({"type": "text", "text": "the result"}), flush=True)
 if "stubborn" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if "protesting" in sys.argv:
+    def end(*_):
+        print(json.dumps({"type": "end", "good": False}), flush=True)
+        sys.exit(143)
+    signal.signal(signal.SIGTERM, end)
 if "failed" in sys.argv:
     print(json.dumps({"type": "end", "good": False}), flush=True)
     time.sleep(float(sys.argv[2]))
@@ -145,6 +150,13 @@ def test_a_program_that_stays_after_its_result_is_ended(scratch: Scratch) -> Non
     assert "had reported its result, and did not exit" in exit_of_agent(scratch)["reason"]
     assert scratch.run("validate", ".sdd").status == 0
     assert "the result" in scratch.run("logs", "t").out
+
+
+def test_a_program_that_reports_its_end_by_the_supervisor_has_its_result(scratch: Scratch) -> None:
+    """A program that stays after its result, and reports an error when it is ended for that, has succeeded."""
+    done = run_jsonl(scratch, "protesting", settle_s=0.2)
+    assert done.status == 0, done.text
+    assert (prompts(scratch), exit_of_agent(scratch)["ended_by"]) == (1, "terminate")
 
 
 def test_a_program_that_ignores_sigterm_is_killed(scratch: Scratch) -> None:

@@ -79,6 +79,15 @@ def test_a_reported_end_is_told_at_once() -> None:
     assert made.exited(-15) == [TurnEnded("end_turn")]
 
 
+def test_a_program_that_is_ended_after_its_result_changes_the_result_no_more() -> None:
+    """What a program reports of its own end, when it is ended because it stayed after its result, is no result."""
+    made = codec()
+    assert made.feed(line("over", good=True)) == [TurnEnding()]
+    assert made.settled() == []
+    assert made.feed(line("over", why="terminated")) == []
+    assert made.exited(-15) == [TurnEnded("end_turn")]
+
+
 # ------------------------------------------------------------------------------------------------------ the turn's end
 @pytest.mark.parametrize("status", [0, 1, -9, None])
 def test_an_exit_status_is_no_success(status: int | None) -> None:

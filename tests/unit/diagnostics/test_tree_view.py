@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.diagnostics.state_times import StateTimes, time_of_day
+from supervisor.diagnostics.state_times import STALLED, StateTimes, time_of_day
 from supervisor.diagnostics.tree_view import Node, ps, tool_calls, tree
 from supervisor.ports import EntityRow
 from tests.cli.live_kit import record
@@ -173,6 +173,22 @@ def test_what_waits_says_until_when_and_what_to_type() -> None:
         "e": f"prepares its workspace since {time_of_day(100.0)}",
         "f": "aborted, is ending",
     }
+
+
+def test_a_woken_agent_is_stalled_until_it_would_have_been_aborted() -> None:
+    """An agent that was woken, and whose session lives after the time of its abort, works: it is not STALLED, and no
+    past time is shown."""
+    times = StateTimes()
+    times.take(record("session", "a", STALLED, "Running", at=100.0, step="wake", ends_in_s=60.0))
+    rows = [
+        row(1, "session", "a", data={"inbox": [{"blamed": "timeout"}]}),
+        row(2, "agent", "a:a1", "a", state="working", data={"pid": 7}),
+    ]
+    silent = f"silent, aborted at {time_of_day(160.0)} unless it shows progress"
+    for now, seen in ((159.0, ("STALLED", silent)), (161.0, ("RUNNING", ""))):
+        line = next(one for one in ps(rows, now=now, active_at={"a": now}, times=times) if one.id == "a")
+        assert (line.visual, line.note) == seen
+        assert tree(rows, times=times, now=now)[0].note == seen[1]
 
 
 @pytest.mark.parametrize("kind", ["turn", "agent"])

@@ -237,6 +237,19 @@ def seed_cases() -> Iterator[Case]:
         )
         brink = session(consecutive_errors=4, total_errors=19)
         yield case(f"{name}-brink", S.INTERRUPTING, exited(verdict), S.BUILDING_PROMPT, *again, data=brink, **changes)
+    # A task's next turn continues the attempt, with its time.
+    task, kept = replace(FIRST, once=True), {"due_s": 90.0, "most_s": 95.0}
+    opened = (OpenTurn(turn_id="s:t5", request_id="r1", **kept), BuildPrompt())
+    for verdict in (OK, replace(ERROR, abort_reason=AbortReason.TIMEOUT)):
+        event = replace(exited(verdict), **kept)
+        name, begun, at = f"{verdict.exit.value}-same time", session(current=task), S.INTERRUPTING
+        done = {"current": replace(task, goes_on=True), "inbox": (NEW,), "offered": 0} if verdict is OK else {}
+        yield case(name, at, event, S.BUILDING_PROMPT, *opened, data=begun, **fresh, **done, **kept)
+    # The agent took up the message while it was interrupted: nothing waits, and a prompt is never empty.
+    for name, request in (("task", task), ("host", FIRST)):
+        begun, on = session(current=request, offered=2), replace(request, goes_on=True)
+        changes = {**fresh, "current": on, "inbox": (), "offered": 0}
+        yield case(f"{name}, taken up", S.INTERRUPTING, exited(OK), S.BUILDING_PROMPT, *again, data=begun, **changes)
     force = ForceStopSession(reason="it did not stop in its grace period")
     yield case("", S.INTERRUPTING, GraceExceeded(incarnation=3), S.BUILDING_PROMPT, force, *again, **fresh)
     yield case("", S.SESSION_COMPLETE, WorktreeReady(), S.BUILDING_PROMPT, BuildPrompt(), session_seq=3)
@@ -497,6 +510,10 @@ def answered_cases() -> Iterator[Case]:
     ):
         settled["current"] = current
         yield case(f"answered, {name}", S.RUNNING, exited(OK), S.SESSION_COMPLETE, data=data, **settled)
+    task, kept = replace(FIRST, once=True), {"due_s": 90.0, "most_s": 95.0}
+    settled["current"], event = replace(on, once=True), replace(exited(OK), **kept)
+    data = session(inbox=(OLD,), current=task)
+    yield case("answered, same time", S.RUNNING, event, S.SESSION_COMPLETE, data=data, **settled, **kept)
     again = (OpenTurn(turn_id="s:t5", request_id="r1"), PrepareWorktree())
     fresh: dict[str, Any] = {"turn_seq": 5, "turn_id": "s:t5"}
     at, goes_on = S.SESSION_COMPLETE, replace(BETWEEN, current=on)

@@ -266,7 +266,7 @@ def boundary_cases() -> Iterator[Case]:
 def time_cases() -> Iterator[Case]:
     """Yield the cases of the turn's time-out: whole from the start on, and only the rest for a turn that repeats a lost
     one."""
-    at_s, words = 1000.0, f"{SLOW.error}, with its time before its supervisor ended"
+    at_s, words = 1000.0, f"{SLOW.error}, with the time of the turns before it"
     ready, spawning = replace(EVENTS["ready"], at=at_s), DATA[T.SPAWNING]
     yield case("later", T.SPAWNING, ready, T.RUNNING, DEADLINE, phase="ready", due_s=at_s + 300.0)
     late = TaskFailed(verdict=replace(SLOW, error=words))
@@ -280,6 +280,13 @@ def time_cases() -> Iterator[Case]:
     running, change = replace(READY, due_s=1040.0), {"verdict": lost, **SEALED}
     gone = TaskFailed(verdict=lost)
     yield case("lost", T.RUNNING, gone, T.FAILED, SendEvent(to="s", event=told), CleanUp(), data=running, **change)
+    # The next turn may continue the attempt of a turn that succeeded, or that the runtime aborted.
+    kept = SendEvent(to="s", event=SessionExited(incarnation=2, verdict=OK, due_s=1040.0))
+    yield case("its time", T.RUNNING, EVENTS["verify_requested"], T.VERIFYING, kept, Verify(), data=running, verdict=OK)
+    own = replace(BAD, abort_reason=AbortReason.LOOP)
+    kept = SendEvent(to="s", event=SessionExited(incarnation=2, verdict=own, due_s=1040.0))
+    failed, change = TaskFailed(verdict=own), {"verdict": own, **SEALED}
+    yield case("its time", T.RUNNING, failed, T.FAILED, kept, CleanUp(), data=running, **change)
     change = {"verdict": BAD, **SEALED}
     failed = EVENTS["task_failed"]
     yield case("by itself", T.RUNNING, failed, T.FAILED, exited(BAD), CleanUp(), data=running, **change)
@@ -291,7 +298,7 @@ def extension_cases() -> Iterator[Case]:
     capped = {"phase": "ready", "due_s": 1300.0, "most_s": 6400.0}
     yield case("with a cap", T.SPAWNING, ready, T.RUNNING, DEADLINE, data=spawning, **capped)
     inherited = replace(spawning, due_s=1040.0, most_s=2000.0)
-    words = f"{SLOW.error}, with its time before its supervisor ended"
+    words = f"{SLOW.error}, with the time of the turns before it"
     left = StartTimer(name="turn", delay_s=40.0, event=TaskFailed(verdict=replace(SLOW, error=words)), lasting=True)
     yield case("with an old cap", T.SPAWNING, ready, T.RUNNING, left, data=inherited, phase="ready")
     words = f"{SLOW.error}, and what that was extended by while progress was seen"

@@ -35,6 +35,7 @@ REPORTS = [
      " 5 seconds) Last error: 429 Rate limit reached", P.RATE_LIMIT),
     ("copilot", "end_turn", "Error: Failed to get response from the AI model; retried 5 times Last error: 500 The"
      " server had an error", P.SERVER),
+    ("copilot", "end_turn", "I have begunError: Authentication failed with provider at x (HTTP 403).", P.AUTH),
     ("aider", "end_turn", "Aider v0.86.2\n\nlitellm.AuthenticationError: AuthenticationError: Incorrect \nAPI key"
      " provided.\nThe API provider is not able to authenticate you.", P.AUTH),
     ("aider", "end_turn", f"{AIDER_AGAIN}litellm.RateLimitError: RateLimitError: slow down", P.RATE_LIMIT),
@@ -91,6 +92,10 @@ def test_a_report_that_names_no_trouble_of_the_provider_is_an_error_of_the_attem
         ("vibe", "I would rather not"),
         ("qwen", "I saw [API Error: 429] in the log"),
         ("claude", "Error: API error is what I saw"),
+        ("copilot", "It printed Error: 400 Bad Request before; now all tests pass"),
+        ("copilot", "It printed `Error: 400 Bad Request` before; now all tests pass"),
+        ("copilot", "Mended.\nrequests.exceptions.HTTPError: 400 Client Error is caught now"),
+        ("aider", 'The line was "litellm.Timeout: too slow", and I have set a longer time'),
     ],
 )
 def test_an_answer_about_errors_is_an_answer(agent: str, text: str) -> None:
@@ -108,7 +113,7 @@ def test_a_report_is_found_in_a_text_without_end() -> None:
     """A long text in which the beginning of a report occurs again and again takes no time, and only its end counts."""
     pattern = ReportPattern("Error: *", ("* went on*",))
     assert find_report("Error: x went on " * 100_000, (pattern,)) == ""
-    assert find_report("Error: x went on " * 100_000 + "Error: y", (pattern,)) == "Error: y"
+    assert find_report("Error: x went on " * 100_000 + "\nError: y", (pattern,)) == "Error: y"
 
 
 # ------------------------------------------------------------------------------------------------ the exit status

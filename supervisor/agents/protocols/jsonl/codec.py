@@ -160,6 +160,9 @@ class JsonlCodec(CodecDefaults):
         self._compacting = False
         self._over = False
         self._strays = StrayLines()
+        self._is_settled = False
+        """Whether the program is being ended because it stayed after its result: what it reports then is about its own
+        end."""
         self._end: TurnEnded | None = None
         """Last end of the turn that the program has reported; ``None`` before such a report."""
         self._handlers: dict[str, Callable[[Any, Any], Iterator[Out]]] = {
@@ -196,6 +199,10 @@ class JsonlCodec(CodecDefaults):
 
     def prompt(self, text: str) -> list[Out]:
         return [Send(text.encode()), CloseInput()] if self._mapping.prompt == "stdin" else [CloseInput()]
+
+    def settled(self) -> list[Out]:
+        self._is_settled = True
+        return []
 
     def interrupt(self) -> list[Out]:
         self._interrupted = True
@@ -296,8 +303,9 @@ class JsonlCodec(CodecDefaults):
         words = text_at(item, rule.words)
         status = amount_at(item, rule.status)
         error = (words or "the agent said that its turn failed") if rule.stop == "error" else ""
-        self._end = TurnEnded(rule.stop, error, status=int(status) if status else None)
-        yield TurnEnding()
+        if not self._is_settled:
+            self._end = TurnEnded(rule.stop, error, status=int(status) if status else None)
+            yield TurnEnding()
 
     def _troubled(self, rule: TroubleRule, item: Any) -> Iterator[Out]:
         words = text_at(item, rule.words)
