@@ -142,20 +142,18 @@ while True:
     time.sleep(0.02)
 """
 TURN = """
-if "aborted" in text:  # the prompt after the abort
+if Path("begun").exists():  # the prompts after the abort
     return "went on"
-worker = getattr(agent, "worker", None)
-if worker is None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
-    worker = agent.worker = subprocess.Popen([sys.executable, "worker.py"], **pipes)
-    born = time.monotonic()
-    while time.monotonic() < born + 0.03:  # the kernel tells births in hundredths of a second
-        pass
-    agent.tool_call("k0")  # so that the worker is older than the next call
-    agent.tool_ended("k0")
-    Path("begun").touch()
-    while not Path("next").exists():
-        time.sleep(0.01)
+pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL}
+worker = subprocess.Popen([sys.executable, "worker.py"], **pipes)
+born = time.monotonic()
+while time.monotonic() < born + 0.03:  # the kernel tells births in hundredths of a second
+    pass
+agent.tool_call("k0")  # so that the worker is older than the next call
+agent.tool_ended("k0")
+Path("begun").touch()
+while not Path("next").exists():
+    time.sleep(0.01)
 agent.tool_call("k1")
 worker.stdin.write(b"work\\n")
 worker.stdin.flush()
