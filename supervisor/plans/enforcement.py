@@ -35,9 +35,9 @@ _OF_ONE_PROGRAM: Final = ("claude", "codex")
 """Adapters that drive one program only, whatever starts that program."""
 
 _LAUNCHER: Final = re.compile(
-    r"env|nice|nohup|setsid|stdbuf|timeout|ionice|chrt|time|exec|command|sh|bash|dash|zsh|node|bun|deno|"
+    r"\A(?:env|nice|nohup|setsid|stdbuf|timeout|ionice|chrt|time|exec|command|sh|bash|dash|zsh|node|bun|deno|"
     r"npm|npx|bunx|pnpx|pnpm|yarn|uv|uvx|pipx|dlx|tool|run|x|"
-    r"-[-\w]*(=[\w.:/-]*)?|[\d.]+[smhd]?|[A-Za-z_]\w*=.*"
+    r"-[-\w]*(=[\w.:/-]*)?|[\d.]+[smhd]?|[A-Za-z_]\w*=.*)"
 )
 """Words in front of a program that start it with the same environment: launchers, with options, numbers and variables.
 Any other word may do anything, such as start the program in a container or change its variables."""

@@ -33,6 +33,8 @@ HOPELESS = 6.0
 """Ratio of times of a doubled input above which the input is not doubled again."""
 CHARS_MAX = 8_192
 """Length in characters above which an input is not doubled."""
+SLOW_MAX = 3
+"""Number of doublings in a row that are too slow, from which on the growth is not linear."""
 MEASURABLE_S = 0.0003
 """Seconds below which times are not compared, since clock and caches would decide the result."""
 SETTLED_S = 0.002
@@ -231,21 +233,22 @@ def _in_class(kind: Any, what: Any, char: str) -> bool:
 def growth(run: Callable[[str], object], attack: tuple[str, str, str], chars_max: int = CHARS_MAX) -> str:
     """Return a description of how the time of *run* grows faster than linearly on that attack; ``""`` if it does not.
 
-    The input is doubled, beginning with two repetitions. Growth is too fast when two doublings in a row are too slow (a
-    single one may be due to a change of method at some size), or one is much too slow, so that even an exponential
-    pattern does not hang the test. A doubling that looks too slow is measured again, more often, before it counts,
-    since the machine may be busy.
+    The input is doubled, beginning with two repetitions. Growth is too fast when ``SLOW_MAX`` doublings in a row are
+    too slow (fewer may be due to a change of method at some size, or to a repetition with a bound, which grows faster
+    only up to its bound), or one is much too slow, so that even an exponential pattern does not hang the test. A
+    doubling that looks too slow is measured again, more often, before it counts, since the machine may be busy.
     """
     head, body, tail = attack
-    count, last_s, slow = 2, _timed(run, head + body * 2 + tail), ""
+    count, last_s, slow = 2, _timed(run, head + body * 2 + tail), list[str]()
     while len(head) + len(body) * count <= chars_max:
         count *= 2
         took_s = _timed(run, head + body * count + tail)
-        slow_before, slow = slow, ""
+        found = ""
         if took_s > MEASURABLE_S and took_s > last_s * RATIO_MAX:
-            slow = _confirmed(run, attack, count)
-        if slow and (slow_before or took_s > last_s * HOPELESS):
-            return slow
+            found = _confirmed(run, attack, count)
+        slow = [*slow, found] if found else []
+        if len(slow) == SLOW_MAX or (slow and took_s > last_s * HOPELESS):
+            return slow[-1]
         if took_s > SETTLED_S and not slow:
             break
         last_s = took_s
