@@ -36,15 +36,15 @@ _BATCHES_PER_LIFE: Final = 6
 class _Normal(apsw.Connection):
     """Connection for a control: commits do not wait for the disk."""
 
-    def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
-        return super().pragma(name, "normal" if name == "synchronous" else value, **more)
+    def pragma(self, name: str, *value: Any, **more: Any) -> Any:
+        return super().pragma(name, *(("normal",) if name == "synchronous" else value), **more)
 
 
 class _Off(apsw.Connection):
     """Connection for a control: nothing waits for the disk."""
 
-    def pragma(self, name: str, value: Any = None, **more: Any) -> Any:
-        return super().pragma(name, "off" if name == "synchronous" else value, **more)
+    def pragma(self, name: str, *value: Any, **more: Any) -> Any:
+        return super().pragma(name, *(("off",) if name == "synchronous" else value), **more)
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
