@@ -85,7 +85,8 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     def has_model(self) -> bool:
         """Whether the agent is one that works by a model: not a script or a function, nor a command of the user, whose
         exit status is the user's own word."""
-        return self.known or self.adapter not in ("command", "scripted", "inprocess")
+        speaks = self.adapter not in ("command", "scripted", "inprocess")
+        return self.known or (speaks and self.function is None)
 
     @property
     def reports(self) -> tuple[ReportPattern, ...]:
