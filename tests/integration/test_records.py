@@ -86,7 +86,7 @@ async def eventful(sup: Supervisor, workdir: Path) -> None:
         crashing = send_prompt(
             group, await sup.start_session("crashing", agent="scripted"), "@crash-once crashed 3\n@say up"
         )
-        hopeless = send_prompt(group, await sup.start_session("hopeless", agent="scripted"), "@garbage")
+        hopeless = send_prompt(group, await sup.start_session("hopeless", agent="scripted"), "@exit 3")
         ours = send_prompt(group, await sup.start_session("ours", agent=work), "hello")
         await wait_for_record(sup, "SessionStarted", "urged")
         await urged.send("@say yes", urgent=True)
