@@ -18,11 +18,11 @@ from supervisor.policies.text_patterns import ReportPattern
 class Report(Data):
     """Last words by which an agent reports that its model has failed, although its protocol reports a success.
 
-    ``words`` is a pattern of the words from their beginning to the end of the agent's text: ``*`` stands for any text,
-    and white space counts as one space. Words that match a pattern of ``unless`` are no report.
+    ``pattern`` describes the report, from its beginning to the end of the agent's text: ``*`` stands for any text,
+    and white space counts as one space. A text that matches a pattern of ``unless`` is no report.
     """
 
-    words: Annotated[Word, Field(pattern=r"^[^*]{4}")]
+    pattern: Annotated[Word, Field(pattern=r"^[^*]{4}")]
     unless: Words = ()
 
 
@@ -33,19 +33,19 @@ class Quirks(Data):
     and the next program resumes the conversation. ``needs_kill``: a working agent ignores SIGTERM, so the supervisor
     does not wait after SIGTERM before it kills. ``exit_status_lies``: exit status 0 does not mean success, so the
     adapter ``command`` cannot run the agent. ``usage_scope``: scope of the tokens that the agent reports over ACP, a
-    total of the turn if nothing is said. ``error_words``: words by which the agent reports that its model has failed.
+    total of the turn if nothing is said. ``error_reports``: words by which the agent reports that its model has failed.
     """
 
     cancel_leaves_tool: StrictBool = False
     needs_kill: StrictBool = False
     exit_status_lies: StrictBool = False
     usage_scope: UsageScope = "turn"
-    error_words: tuple[Report, ...] = ()
+    error_reports: tuple[Report, ...] = ()
 
     @property
     def reports(self) -> tuple[ReportPattern, ...]:
-        """The patterns of ``error_words``."""
-        return tuple(ReportPattern(one.words, one.unless) for one in self.error_words)
+        """The patterns of ``error_reports``."""
+        return tuple(ReportPattern(one.pattern, one.unless) for one in self.error_reports)
 
 
 NO_QUIRKS = Quirks()

@@ -69,10 +69,10 @@ class _Deadline:
         self._timeout_s = timeout_s
         self._until_s = None if timeout_s is None else time.monotonic() + timeout_s
 
-    def check(self, words: str, state: str = "") -> None:
-        """Raise TimedOut if the time is over; *words* and *state* are the beginning and the end of the message."""
+    def check(self, message: str, state: str = "") -> None:
+        """Raise TimedOut if the time is over; *message* and *state* are the beginning and the end of the message."""
         if self._until_s is not None and time.monotonic() >= self._until_s:
-            raise TimedOut(f"{words} after {self._timeout_s:g} s{state}")
+            raise TimedOut(f"{message} after {self._timeout_s:g} s{state}")
 
 
 def _started_history(state: StateDir, deadline: _Deadline) -> History:

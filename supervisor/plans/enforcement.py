@@ -81,7 +81,7 @@ class _Start(NamedTuple):
     variant: AgentVariant | None
     launchers: Sequence[str]
     """Words in front of the agent's program."""
-    words: Sequence[str]
+    arguments: Sequence[str]
     """Words of the agent's own command line; without an agent, all words."""
 
 
@@ -102,7 +102,7 @@ def enforcement_problems(program: Program, permissions: PermissionsConfig) -> It
         yield ("permissions",), f"{cannot}, or remove `permissions` and use the agent's own sandbox, {_FIX}"
         return
     agents = [agent] if agent is not None else [a for a in catalogue().values() if _speaks(a, program.adapter)]
-    if flag := _flag_in(start.words, agents, is_known=agent is not None):
+    if flag := _flag_in(start.arguments, agents, is_known=agent is not None):
         yield (
             ("command",),
             f"{flag!r} makes it act without asking, but its permissions are {said}; remove the flag, {_FIX}",

@@ -146,11 +146,11 @@ def _straying_files(plan: Plan) -> Iterator[Problem]:
 def _missing_test_programs(plan: Plan) -> Iterator[Problem]:
     """Yield the problems of tests whose program is missing, where nothing of the plan comes first that may install the
     program."""
-    words = "so the test would fail whatever the agent does; install it or give its full path"
+    reason = "so the test would fail whatever the agent does; install it or give its full path"
     for one in every_task(plan.tasks):
         if not _comes_later(one.task):
-            yield from _missing_of_task(plan, one, words)
-    yield from _missing_programs(plan.validation, ("validation",), None, words)
+            yield from _missing_of_task(plan, one, reason)
+    yield from _missing_programs(plan.validation, ("validation",), None, reason)
 
 
 def programs_to_come(plan: Plan) -> Iterator[Problem]:
@@ -165,13 +165,13 @@ def _comes_later(task: TaskConfig) -> bool:
     return bool(task.depends_on) or task.when is not None
 
 
-def _missing_of_task(plan: Plan, one: PlacedTask, words: str) -> Iterator[Problem]:
-    search = plan.agent_configs[one.task.agent].env.get("PATH")
-    yield from _missing_programs(one.task.acceptance, (*one.path, "acceptance"), search, words)
+def _missing_of_task(plan: Plan, placed: PlacedTask, reason: str) -> Iterator[Problem]:
+    search = plan.agent_configs[placed.task.agent].env.get("PATH")
+    yield from _missing_programs(placed.task.acceptance, (*placed.path, "acceptance"), search, reason)
 
 
 def _missing_programs(
-    tests: Sequence[AcceptanceConfig], path: FieldPath, search: str | None, words: str
+    tests: Sequence[AcceptanceConfig], path: FieldPath, search: str | None, reason: str
 ) -> Iterator[Problem]:
     """Yield the problems of tests whose program is not on the PATH *search*. A program with a slash in its name may be
     a part of the work."""
@@ -182,7 +182,7 @@ def _missing_programs(
         value = test.value()
         program = program_of(value)
         if program is not None and "/" not in program and shutil.which(program, path=search) is None:
-            yield (*path, number, value.kind), f"no program {program!r} on PATH, {words}"
+            yield (*path, number, value.kind), f"no program {program!r} on PATH, {reason}"
 
 
 def _long_prompts(plan: Plan) -> Iterator[Problem]:

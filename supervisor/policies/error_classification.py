@@ -425,9 +425,9 @@ def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
 _TOO_LARGE: Final = re.compile(rf"request_too_large|{_http('413')}", re.IGNORECASE)
 
 
-def is_too_large(words: str) -> bool:
-    """Return whether the text *words* says that the provider found the request too large (413)."""
-    return _TOO_LARGE.search(ends_of(words)) is not None
+def is_too_large(text: str) -> bool:
+    """Return whether *text* says that the provider found the request too large (413)."""
+    return _TOO_LARGE.search(ends_of(text)) is not None
 
 
 def problem_of_status(status: int | None) -> ModelProblem | None:

@@ -27,7 +27,7 @@ class ReportPattern(NamedTuple):
     """Pattern of a report, from its first word to the end of the agent's text; the text is no report if it matches one
     of the patterns *unless*. The pattern begins with the literal text that a report begins with."""
 
-    words: str
+    pattern: str
     unless: Sequence[str] = ()
 
 
@@ -62,12 +62,12 @@ def find_report(text: str, patterns: Iterable[ReportPattern]) -> str:
     lines = [words for line in text[-END_CHARS:].splitlines() if (words := " ".join(line.split()))]
     end, line_starts = " ".join(lines), {0, *accumulate(len(line) + 1 for line in lines)}
     for pattern in patterns:
-        head = pattern.words.partition("*")[0]
+        head = pattern.pattern.partition("*")[0]
         at, tries = end.rfind(head), BEGINNINGS_MAX
         while at >= 0 and tries:
             said = end[at:]
             begins = at in line_starts or not _is_within(end[max(at - _NAME_CHARS, 0) : at], head)
-            if begins and matches(said, pattern.words) and not any(matches(said, one) for one in pattern.unless):
+            if begins and matches(said, pattern.pattern) and not any(matches(said, one) for one in pattern.unless):
                 return said
             at, tries = end.rfind(head, 0, at), tries - 1
     return ""

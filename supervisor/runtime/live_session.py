@@ -302,9 +302,9 @@ class Monitor(Protocol):
         """Last usage totals that the agents have reported of their conversations."""
         ...
 
-    def record_usage(self, amounts: Amounts, said: dict[str, Any], total_of: str | None = None) -> None:
+    def record_usage(self, amounts: Amounts, report: dict[str, Any], total_of: str | None = None) -> None:
         """Count *amounts* that the agent has used, or, with *total_of*, the part of the conversation's total *amounts*
-        that was not counted before; *said* is the report as the agent wrote it."""
+        that was not counted before; *report* is what the agent wrote."""
         ...
 
     def admit_call(self) -> bool:

@@ -358,11 +358,11 @@ class SessionMonitor:
         self._give_back()
 
     # ------------------------------------------------------------------ use
-    def record_usage(self, amounts: Amounts, said: dict[str, Any], total_of: str | None = None) -> None:
+    def record_usage(self, amounts: Amounts, report: dict[str, Any], total_of: str | None = None) -> None:
         """Count amounts that the agent reports in addition to earlier reports, or, with *total_of*, as the totals of
-        the conversation with that id; *said* is the report as the agent wrote it."""
+        the conversation with that id; *report* is what the agent wrote."""
         self._use(amounts if total_of is None else self.totals.increase(total_of, amounts))
-        self._record_use(said)
+        self._record_use(report)
 
     def admit_call(self) -> bool:
         """Count another tool call; return ``False`` if the budget does not allow the call."""
@@ -580,11 +580,11 @@ class SessionMonitor:
         severity = Severity.INFO if name == USAGE else Severity.WARNING
         return entity.record_fact(name, cause, metadata, reason=reason, severity=severity).seq
 
-    def _record_use(self, said: dict[str, Any] | None = None, *, last: bool = False) -> None:
+    def _record_use(self, report: dict[str, Any] | None = None, *, last: bool = False) -> None:
         """Record the amounts used so far, unless the record would add little to the earlier records of this turn."""
-        if self.scope is None and said is None and not (last and self._records):
+        if self.scope is None and report is None and not (last and self._records):
             return
-        if self.used == self._recorded and not (said and self._records < EACH_MAX):
+        if self.used == self._recorded and not (report and self._records < EACH_MAX):
             return
         if self._records >= EACH_MAX and not last and not _much_more(self.used, self._recorded):
             return
@@ -593,8 +593,8 @@ class SessionMonitor:
         fact: dict[str, Any] = {"turn": self._turn_id, "used": self.used.as_record}
         if totals := self.totals.take_changed():
             fact["totals"] = totals
-        if said:
-            fact["said"] = said
+        if report:
+            fact["said"] = report
         if self.scope is not None:
             fact["scopes"] = self.scope.as_record
         self._record_fact(USAGE, fact, self.used.words)

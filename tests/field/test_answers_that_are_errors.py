@@ -66,13 +66,15 @@ def test_a_program_that_exits_with_0_after_a_failed_model_has_failed(scratch: Sc
 
 
 def test_a_user_names_the_last_words_of_an_agent_of_his_own(scratch: Scratch) -> None:
-    """``quirks.error_words`` of a plan has the same effect for an agent that is in no catalogue; another success of the
-    same agent still is one."""
+    """``quirks.error_reports`` of a plan has the same effect for an agent that is in no catalogue; another success of
+    the same agent still is one."""
     scratch.acp_agent('return "All done." if "well" in text else "FAILED: the model said 401"')
     scratch.plan("""
         agents:
           mine:
-            {adapter: acp, command: [python3, agent.py], quirks: {error_words: [{words: "FAILED: the model said *"}]}}
+            adapter: acp
+            command: [python3, agent.py]
+            quirks: {error_reports: [{pattern: "FAILED: the model said *"}]}
         task_lifecycle: {base_retry_delay: 0.1, max_attempts: 1, circuit_breaker: {enabled: false}}
         tasks: [{id: t, agent: mine, prompt: badly, max_retries: 0}, {id: u, agent: mine, prompt: well}]
     """)
@@ -84,12 +86,12 @@ def test_a_user_names_the_last_words_of_an_agent_of_his_own(scratch: Scratch) ->
 def test_a_pattern_without_a_beginning_is_refused(scratch: Scratch) -> None:
     """A pattern that would match any answer is refused when the plan is checked, with its field."""
     scratch.plan("""
-        agents: {a: {adapter: acp, command: [x], quirks: {error_words: [{words: "*"}]}}}
+        agents: {a: {adapter: acp, command: [x], quirks: {error_reports: [{pattern: "*"}]}}}
         tasks: [{id: t, agent: a, prompt: work}]
     """)
     done = scratch.run("plan", "check", "plan.yaml")
     assert done.status == 2, done.text
-    assert "agents.a.quirks.error_words[0].words" in done.text
+    assert "agents.a.quirks.error_reports[0].pattern" in done.text
     assert "Traceback" not in done.text
 
 

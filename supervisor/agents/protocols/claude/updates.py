@@ -206,8 +206,8 @@ class ClaudeUsageMeter:
         return found
 
 
-def _usage(said: dict[str, Any], added: _Amount, *, requests: int = 0) -> Usage:
-    return Usage(said, added.into, added.out, cached_tokens=added.cached, requests=requests)
+def _usage(report: dict[str, Any], added: _Amount, *, requests: int = 0) -> Usage:
+    return Usage(report, added.into, added.out, cached_tokens=added.cached, requests=requests)
 
 
 def _of_request(tokens: messages.Tokens) -> _Amount:
