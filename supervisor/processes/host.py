@@ -24,13 +24,13 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from actors.waiting import to_the_end, within
-from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Caller, Launch, OnExiting, ProcessReport, SpawnError, UnidentifiedProcess
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes.containment import TAG_VARIABLE, UNCONTAINED, Containment, reap_adopted
 from supervisor.processes.descent import caller_at, lineage_of, read_stat
 from supervisor.processes.descriptors import free_descriptors
+from supervisor.processes.exit_wait import ExitWait
 from supervisor.processes.losses import is_running
 from supervisor.processes.pipes import Input, Output, ticks_now
 from supervisor.processes.shim_client import (
@@ -51,10 +51,6 @@ closed again once the shim has received its copies."""
 LAUNCH_SHIELD_S = 1.0
 """Seconds for which a launch ignores cancellation. A shim reports within 30 ms whether its program runs, on a loaded
 machine later."""
-KILL_EXTRA_S = 2.0
-"""Seconds that are added to ``kill_s``, so that a loaded machine can schedule the shim."""
-EXITING_LOOK_S = 0.25
-"""Seconds between two checks whether the kernel is still ending what is left of a killed tree."""
 PROCESSES_PER_ORDER = 100
 """Number of processes that one ``strike`` order names, so that the line fits into the buffer of the control socket."""
 FOLLOW_S = 1.0
@@ -90,7 +86,7 @@ class ShimProcess:
     ) -> None:
         self.report: ProcessReport | None = None
         self._launch = launch
-        self._group, self._kill_s, self._on_exiting = group, kill_s, on_exiting
+        self._group = group
         self._fork_server = fork_server
         self._pid = 0
         self._failed: Failed | None = None
@@ -98,16 +94,19 @@ class ShimProcess:
         self._status: int | None = None
         self._order = "exit"
         self._ordered_at_s: float | None = None
-        self._killed_at_s: float | None = None
-        self._is_exiting = False
-        """True once it is known that the kernel takes long to end the killed processes."""
         self._start_known, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
         self._list_requests: deque[_ListRequest] = deque()
         self._reading = anyio.CancelScope(shield=True)
-        self._watching = anyio.CancelScope(
-            shield=True
-        )  # a cancelled child would cancel the group that is left shielded
+        # A cancelled child would cancel the group that is left shielded.
+        self._watching = anyio.CancelScope(shield=True)
         self._open()
+        self._exit_wait = ExitWait(
+            self.shim_client.exiting,
+            self._ended.wait,
+            kill_s=kill_s,
+            on_exiting=on_exiting,
+            now=anyio.current_time,
+        )
 
     def _open(self) -> None:
         """Open the pipes and let the fork server fork a shim; on failure close everything that was opened."""
@@ -162,8 +161,7 @@ class ShimProcess:
         """Send SIGKILL to every process of the tree until no process is left."""
         self._note_order("kill")
         self.shim_client.kill()
-        if self._killed_at_s is None and self.report is None:
-            self._killed_at_s = anyio.current_time()
+        if self.report is None and self._exit_wait.begin():
             self._group.start_soon(self._watch_end)
 
     def clock(self) -> int:
@@ -267,7 +265,7 @@ class ShimProcess:
                     survivors=0,
                     took_s=end.took_s,
                     outlived=end.outlived,
-                    exiting_s=self._exiting_s,
+                    exiting_s=self._exit_wait.exiting_s,
                 )
                 self._finish(report)
 
@@ -335,7 +333,7 @@ class ShimProcess:
             killed=0,
             survivors=-1,
             took_s=took_s,
-            exiting_s=self._exiting_s,
+            exiting_s=self._exit_wait.exiting_s,
         )
 
     def _end_list_requests(self) -> None:
@@ -358,11 +356,6 @@ class ShimProcess:
         self._exited.set()
         self._ended.set()
 
-    @property
-    def _exiting_s(self) -> float:
-        since_s = self._killed_at_s if self._is_exiting else None
-        return 0.0 if since_s is None else round(anyio.current_time() - since_s, 6)
-
     async def leave(self, terminate_s: float) -> None:
         """End the tree: SIGTERM, a wait of at most *terminate_s* seconds, SIGKILL, and a wait of at most ``kill_s`` +
         ``KILL_EXTRA_S`` seconds. A tree that was terminated before gets no second SIGTERM; for a tree that was killed
@@ -375,8 +368,7 @@ class ShimProcess:
                 await within(terminate_s, self._ended.wait)
             if self.report is None:
                 self.kill()
-                await within(self._kill_s + KILL_EXTRA_S, self._ended.wait)
-                await self._wait_exiting()
+                await self._exit_wait.run()
         finally:
             self._reading.cancel()
             self._watching.cancel()
@@ -385,27 +377,7 @@ class ShimProcess:
         """Report, once, that the kernel takes long to end the killed processes; also where nobody leaves the context
         yet, because the program is waited for."""
         with self._watching:
-            await within(self._kill_s + KILL_EXTRA_S, self._ended.wait)
-            await self._wait_exiting()
-
-    async def _wait_exiting(self) -> None:
-        """Wait as long as the kernel is ending all that is left of the killed tree, at most ``EXITING_S`` seconds after
-        the kill.
-
-        A process that was hidden behind its exiting parent may run for a moment until the shim kills it: what runs
-        counts only if it still runs after ``KILL_EXTRA_S`` seconds.
-        """
-        assert self._killed_at_s is not None, "it is called after a kill"
-        seen_at_s = -inf
-        while self.report is None and (now_s := anyio.current_time()) < self._killed_at_s + EXITING_S:
-            if pids := self.shim_client.exiting():
-                seen_at_s = now_s
-                if not self._is_exiting and self._on_exiting is not None:
-                    self._on_exiting(pids)
-                self._is_exiting = True
-            elif now_s > seen_at_s + KILL_EXTRA_S:
-                return
-            await within(EXITING_LOOK_S, self._ended.wait)
+            await self._exit_wait.run()
 
     def close(self) -> None:
         """Release the descriptors. A shim that has not finished then kills its tree and ends without this process."""

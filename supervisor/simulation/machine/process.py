@@ -13,17 +13,16 @@ from __future__ import annotations
 import signal
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
-from math import inf
 from typing import Protocol, assert_never
 
 import anyio
 
 from actors.waiter import ResettableEvent
 from actors.waiting import within
-from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import OnExiting, ProcessReport
-from supervisor.processes.host import EXITING_LOOK_S, KILL_EXTRA_S, LAUNCH_SHIELD_S
+from supervisor.processes.exit_wait import ExitWait
+from supervisor.processes.host import LAUNCH_SHIELD_S
 from supervisor.processes.pipes import unsent
 from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesListed, Spawned, Status
 from supervisor.processes.spawn_errors import shim_ended_early
@@ -65,7 +64,6 @@ class SimulatedProcess:
     """Simulated program under its shim, as the supervisor uses it: implements ``supervisor.ports.Process``."""
 
     def __init__(self, machine: Machine, start: LaunchDraws, kill_s: float, on_exiting: OnExiting | None) -> None:
-        self._kill_s, self._on_exiting = kill_s, on_exiting
         self.report: ProcessReport | None = None
         self._machine = machine
         self._start = start
@@ -75,9 +73,6 @@ class SimulatedProcess:
         self._status: int | None = None
         self._order = "exit"
         self._ordered_at_s: float | None = None
-        self._killed_at_s: float | None = None
-        self._is_exiting = False
-        """True once it is known that the kernel takes long to end the killed processes."""
         self._settled, self._exited, self._ended = OneShotEvent(), OneShotEvent(), OneShotEvent()
         self._looks: deque[_Inspection] = deque()
         self._emptied = machine.kernel.ticks()
@@ -90,6 +85,13 @@ class SimulatedProcess:
         self._open_input = True
         pipes = (self._stdin, self._stdout, self._stderr)
         self.shim = SimulatedShim(machine.kernel, start, pipes, start.random, start.lost_after_s)
+        self._exit_wait = ExitWait(
+            self.shim.exiting,
+            self._ended.wait,
+            kill_s=kill_s,
+            on_exiting=on_exiting,
+            now=machine.kernel.now,
+        )
 
     # ------------------------------------------------------------------------------------------ the port
     @property
@@ -154,10 +156,9 @@ class SimulatedProcess:
         """Order the shim to send SIGKILL to the whole process tree until no process is left."""
         self._note_order("kill")
         self.shim.kill()
-        if self._killed_at_s is None and self.report is None:
-            self._killed_at_s = self._machine.kernel.now()
-            if any(process.exit_s for process in self._machine.kernel.below(self.shim)):  # else nothing is to be seen
-                self._machine.kernel.start_soon(self._watch_end)
+        slow = any(process.exit_s for process in self._machine.kernel.below(self.shim))
+        if self.report is None and self._exit_wait.begin() and slow:  # else nothing is to be seen
+            self._machine.kernel.start_soon(self._exit_wait.run)
 
     def clock(self) -> int:
         """Return the time of the machine's clock in ticks."""
@@ -259,13 +260,8 @@ class SimulatedProcess:
             survivors=0,
             took_s=fate.took_s,
             outlived=fate.outlived,
-            exiting_s=self._exiting_s,
+            exiting_s=self._exit_wait.exiting_s,
         )
-
-    @property
-    def _exiting_s(self) -> float:
-        since_s = self._killed_at_s if self._is_exiting else None
-        return 0.0 if since_s is None else round(self._machine.kernel.now() - since_s, 6)
 
     def _unknown(self, ended_by: str) -> ProcessReport:
         now_s = self._machine.kernel.now()
@@ -277,7 +273,7 @@ class SimulatedProcess:
             killed=0,
             survivors=-1,
             took_s=took_s,
-            exiting_s=self._exiting_s,
+            exiting_s=self._exit_wait.exiting_s,
         )
 
     def _conclude(self, report: ProcessReport) -> None:
@@ -305,26 +301,7 @@ class SimulatedProcess:
             await within(terminate_s, self._ended.wait)
         if self.report is None:
             self.kill()
-            await within(self._kill_s + KILL_EXTRA_S, self._ended.wait)
-            await self._wait_exiting()
-
-    async def _watch_end(self) -> None:
-        await within(self._kill_s + KILL_EXTRA_S, self._ended.wait)
-        await self._wait_exiting()
-
-    async def _wait_exiting(self) -> None:
-        """Wait for the kernel, as ``supervisor.processes.host`` does."""
-        assert self._killed_at_s is not None, "it is called after a kill"
-        seen_at_s = -inf
-        while self.report is None and (now_s := self._machine.kernel.now()) < self._killed_at_s + EXITING_S:
-            if pids := self.shim.exiting():
-                seen_at_s = now_s
-                if not self._is_exiting and self._on_exiting is not None:
-                    self._on_exiting(pids)
-                self._is_exiting = True
-            elif now_s > seen_at_s + KILL_EXTRA_S:
-                return
-            await within(EXITING_LOOK_S, self._ended.wait)
+            await self._exit_wait.run()
 
     def close(self) -> None:
         """Conclude with an unknown fate if there is no report yet, and close the pipes; a shim that is not done goes on

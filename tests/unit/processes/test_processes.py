@@ -25,7 +25,7 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.ports import SERVER_VARIABLE, Launch, Process, SpawnError
-from supervisor.processes import descent, host, shim, shim_client
+from supervisor.processes import descent, exit_wait, host, shim, shim_client
 from supervisor.processes.containment import Containment, group_for
 from supervisor.processes.host import ShimHost, ShimProcess
 from supervisor.processes.pipes import Descriptor, Output
@@ -799,7 +799,7 @@ async def test_what_cannot_be_ended_is_given_up(killed: bool, monkeypatch: pytes
     """
     (tmp_path / "deaf.py").write_text(DEAF_WARDEN)
     monkeypatch.setattr(shim_client, "FORK_SERVER_PROGRAM", tmp_path / "deaf.py")
-    monkeypatch.setattr(host, "KILL_EXTRA_S", 0.0)
+    monkeypatch.setattr(exit_wait, "KILL_EXTRA_S", 0.0)
     with anyio.fail_after(DEADLINE_S):
         async with ShimHost() as shims:
             async with shims.spawn(

@@ -12,9 +12,9 @@ import anyio.lowlevel
 import pytest
 
 from supervisor.ports import Launch, SpawnError
+from supervisor.processes import exit_wait
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
-from supervisor.simulation.machine import process as simulated_host
 from supervisor.simulation.machine.kernel import OsProcess, Program
 from supervisor.simulation.machine.processes import ProcessEvent, SimulatedProcesses
 from tests.unit.processes.contract.ports import program_for as scripted
@@ -187,9 +187,9 @@ def test_everything_is_observed(anyio_backend: str) -> None:
             ("signalled", child, "SIGTERM"),
             ("killed", main, "by its warden"),
             ("exited", main, "-9"),
-            ("reaped", main, "-9"),
             ("killed", child, "by its warden"),
             ("exited", child, "-9"),
+            ("reaped", main, "-9"),
             ("reaped", child, "-9"),
         ]
         assert {event.owner for event in events} == {"it#1"}
@@ -297,7 +297,7 @@ def test_what_is_not_done_in_time_is_abandoned(
 
     After a kill, leaving the context does not wait for ``terminate_s``.
     """
-    monkeypatch.setattr(simulated_host, "KILL_EXTRA_S", 0.0)
+    monkeypatch.setattr(exit_wait, "KILL_EXTRA_S", 0.0)
 
     async def case() -> None:
         async with world() as (host, events):
