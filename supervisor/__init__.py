@@ -24,7 +24,7 @@ from supervisor.embedding.import_name import warn_of_clash
 
 if TYPE_CHECKING:
     from supervisor.agent_catalogue.data import BadData
-    from supervisor.agent_catalogue.quirks import Quirks
+    from supervisor.agent_catalogue.quirks import ErrorReport, Quirks
     from supervisor.agents.mcp_stdio import McpError, McpResource
     from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
     from supervisor.diagnostics.causal_trace import Explanation
@@ -136,6 +136,7 @@ __all__ = [
     "ConditionConfig",
     "Degraded",
     "DeliveryPoint",
+    "ErrorReport",
     "Explanation",
     "HandBackConfig",
     "Inspected",
@@ -210,7 +211,7 @@ __all__ = [
 
 _NAMES = {
     "supervisor.agent_catalogue.data": "BadData",
-    "supervisor.agent_catalogue.quirks": "Quirks",
+    "supervisor.agent_catalogue.quirks": "ErrorReport Quirks",
     "supervisor.agents.mcp_stdio": "McpError McpResource",
     "supervisor.agents.protocols.inprocess": "AgentTurn ToolAborted",
     "supervisor.diagnostics.causal_trace": "Explanation",

@@ -15,7 +15,7 @@ from supervisor.agent_catalogue.line_rules import UsageScope
 from supervisor.policies.text_patterns import ReportPattern
 
 
-class Report(Data):
+class ErrorReport(Data):
     """Last words by which an agent reports that its model has failed, although its protocol reports a success.
 
     ``pattern`` describes the report, from its beginning to the end of the agent's text: ``*`` stands for any text,
@@ -40,7 +40,7 @@ class Quirks(Data):
     needs_kill: StrictBool = False
     exit_status_lies: StrictBool = False
     usage_scope: UsageScope = "turn"
-    error_reports: tuple[Report, ...] = ()
+    error_reports: tuple[ErrorReport, ...] = ()
 
     @property
     def reports(self) -> tuple[ReportPattern, ...]:

@@ -119,7 +119,8 @@ async def _run(request: RunRequest, plan: Plan, state: StateDir) -> int:
     except Exception as error:
         match cause_of(error):
             case JournalError() as lost if reporter.started:
-                raise WorkFailed(f"the journal is lost, the run was given up: {lost}") from error
+                check = f" (`supervisor journal check {state.journal}`)" if state.journal.exists() else ""
+                raise WorkFailed(f"the journal is lost, the run was given up: {lost}{check}") from error
             case Refused() as refusal:
                 raise BadInput(str(refusal)) from error
         raise

@@ -142,7 +142,7 @@ def _loss(what: str, path: Path) -> JournalLost:
 def content_loss(path: Path, problem: str) -> JournalLost:
     """Return the error for the journal at *path* whose content another program has changed; *problem* says how."""
     return JournalLost(
-        f"the journal {path} {problem} under this supervisor: {_ENDED}; look at it with `supervisor journal check"
-        f" {path}`: if it is sound, start the run again to go on with it; else restore a copy, or move the state"
-        " directory away and start the run anew"
+        f"the journal {path} {problem} under this supervisor: {_ENDED}; check the journal: if it is sound,"
+        " start the run again to go on with it; else restore a copy, or move the state directory away and start the run"
+        " anew"
     )

@@ -80,7 +80,7 @@ def test_a_reported_end_is_told_at_once() -> None:
 
 
 def test_a_program_that_is_ended_after_its_result_changes_the_result_no_more() -> None:
-    """What a program reports of its own end, when it is ended because it stayed after its result, is no result."""
+    """A line that a program prints while it is ended for staying after its result does not change the result."""
     made = codec()
     assert made.feed(line("over", good=True)) == [TurnEnding()]
     assert made.settled() == []
