@@ -276,7 +276,7 @@ class Database:
         """
         if found.version != known.version and found.log_size_bytes:
             check_generation(self.path, self.generation, read_meta(self.db, "generation"))
-            return "was changed by another program"
+            return "was changed by another program, or opened by another copy of SQLite in this process,"
         if found.version == known.version and found.log != known.log:
             return _LOG_OVERWRITTEN
         with closing(self._files.connect(self.path, apsw.SQLITE_OPEN_READONLY)) as db:  # its cache has no old page

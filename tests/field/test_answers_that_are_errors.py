@@ -206,7 +206,7 @@ def test_a_silent_known_agent_has_done_nothing(scratch: Scratch) -> None:
     assert NOTHING in task_of(done)["error"]
 
 
-def test_a_commit_is_a_change(scratch: Scratch) -> None:
+def test_a_commit_is_a_change(scratch: Scratch, monkeypatch: pytest.MonkeyPatch) -> None:
     """A commit without a changed file counts; files of git that reading commands write do not, and neither does the
     state directory."""
     scratch.write("a.txt", "a")
@@ -214,6 +214,7 @@ def test_a_commit_is_a_change(scratch: Scratch) -> None:
     state = scratch.path / ".sdd"
     state.mkdir()
     since = newest(scratch) + 2 * recent_changes.CLOCK_S
+    monkeypatch.setattr(recent_changes.time, "time", lambda: since + 1)
     scratch.git("status")
     (state / "journal").write_text("x")
     (state / "journal").unlink()

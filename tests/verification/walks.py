@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import anyio
+import apsw
 
 from supervisor import AgentConfig, Settings, Supervisor, open_supervisor, run_plan
 from supervisor.plans import load_plan
@@ -124,8 +124,8 @@ async def _session(directory: Path, prompt: str, settings: Settings) -> AsyncIte
 
 async def _recorded(state: Path, event: str) -> None:
     """Wait until the journal has a record of *event*. The journal file is read directly, so that the supervisor does
-    nothing."""
-    with sqlite3.connect(f"file:{state / 'runtime' / 'journal.db'}?mode=ro", uri=True) as journal:
+    nothing, and by the SQLite library of the supervisor: another one in the same process would undo its locks."""
+    with closing(apsw.Connection(str(state / "runtime" / "journal.db"), apsw.SQLITE_OPEN_READONLY)) as journal:
         while not journal.execute("SELECT 1 FROM events WHERE event = ?", (event,)).fetchone():  # noqa: ASYNC110
             await anyio.sleep(POLL_S)
 
