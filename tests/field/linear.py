@@ -235,8 +235,9 @@ def growth(run: Callable[[str], object], attack: tuple[str, str, str], chars_max
 
     The input is doubled, beginning with two repetitions. Growth is too fast when ``SLOW_MAX`` doublings in a row are
     too slow (fewer may be due to a change of method at some size, or to a repetition with a bound, which grows faster
-    only up to its bound), or one is much too slow, so that even an exponential pattern does not hang the test. A
-    doubling that looks too slow is measured again, more often, before it counts, since the machine may be busy.
+    only up to its bound), or one is much too slow and takes more than ``SETTLED_S``, so that even an exponential
+    pattern does not hang the test. A doubling that looks too slow is measured again, more often, before it counts,
+    since the machine may be busy.
     """
     head, body, tail = attack
     count, last_s, slow = 2, _timed(run, head + body * 2 + tail), list[str]()
@@ -247,7 +248,7 @@ def growth(run: Callable[[str], object], attack: tuple[str, str, str], chars_max
         if took_s > MEASURABLE_S and took_s > last_s * RATIO_MAX:
             found = _confirmed(run, attack, count)
         slow = [*slow, found] if found else []
-        if len(slow) == SLOW_MAX or (slow and took_s > last_s * HOPELESS):
+        if len(slow) == SLOW_MAX or (slow and took_s > max(SETTLED_S, last_s * HOPELESS)):
             return slow[-1]
         if took_s > SETTLED_S and not slow:
             break

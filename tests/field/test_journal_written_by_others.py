@@ -97,7 +97,7 @@ def test_a_journal_that_another_program_writes_ends_the_run(scratch: Scratch, lo
     run, agent, journal = started(scratch)
     lose(journal)
     left = contents(journal.parent)
-    until(lambda: "under this supervisor: everything that runs is ended" in run.err, within_s=20)
+    until(lambda: "under this supervisor: everything that runs is ended" in run.err, within_s=60)
     (scratch.path / "go").touch()
     done = run.wait(20)
     assert done.status == 1, done.text

@@ -19,7 +19,7 @@ def test_the_example_host_steers_its_plan(tmp_path: Path) -> None:
         check=True,
     )
     assert done.stdout.splitlines() == [
-        "announce: aborted",
+        "announce: rejected",
         "build: completed",
         "deploy: completed",
         "lint: completed",

@@ -119,11 +119,11 @@ async def no_more_than(tasks: int, actors: int, run: Run) -> None:
 
 
 class Count:
-    """Allowed numbers of event-loop tasks and actors after a test, taken before the test. Two tasks are added, since
-    janitor and system get a host task each at their first task."""
+    """Allowed numbers of event-loop tasks and actors after a test, taken before the test. Three tasks are added, since
+    the janitor, the services and the service of processes get a host task each at their first task."""
 
     def __init__(self, run: Run) -> None:
-        self.tasks = len(anyio.get_running_tasks()) + 2
+        self.tasks = len(anyio.get_running_tasks()) + 3
         self.actors = len(run.sup.core.registry.system)
 
 
