@@ -20,6 +20,8 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
+__all__ = ["program_for"]
+
 
 def program_for(
     launch: Launch, shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free
