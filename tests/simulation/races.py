@@ -121,12 +121,10 @@ class Intruder:
         bot = self.host.operator_bots[-1]
         self.host.start(bot.command, verb, name, self.world.random.below(name), f"{verb}.{name}")
 
-    def is_taken_over(self, name: str = "w0t0") -> bool:
-        """Return whether the second plan run has begun, and is handling the task."""
+    def is_taken_over(self) -> bool:
+        """Return whether the second plan run has begun."""
         bots = self.host.operator_bots
-        return (
-            len(bots) == 2 and bots[1].runner.begun.is_set() and bots[1].runner.plan_run.executions[name].lock.locked()
-        )
+        return len(bots) == 2 and bots[1].runner.begun.is_set()
 
 
 def race(

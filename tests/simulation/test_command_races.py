@@ -8,70 +8,76 @@ that the moment occurred, and its required consequence.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import anyio
 import pytest
 
-from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Verb
 from supervisor.plans import Plan, TaskConfig
-from supervisor.ports import JournalError
-from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.sessions.handle import Session
-from supervisor.simulation import running
 from supervisor.simulation.host import LoadGenerator
-from supervisor.simulation.plan_workload.operator_bot import OperatorBot
 from supervisor.simulation.plan_workload.plans import CHECK, FILES, ROLES, WORKER
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, Try, prompt_of
 from supervisor.simulation.running import Report
-from supervisor.work.workers import WorkerPool
+from tests.simulation.command_table import CELLS, REFUSALS, effect_of
 from tests.simulation.races import Intruder, RaceHost, lifecycle, plain_tasks, race, scenario
+from tests.simulation.task_phases import DELAY_S, PHASES, Seen, play
 from tests.verification.checkers import simulate
 from tests.verification.checkers.checkpoints import CheckpointChecker
 
 FIFO = 'schedules = ["fifo"]'
 SHORT = "commit_s = 0.01"
 PART = "w0t0s0"
-TIMED_OUT = "task: WAITING_FOR_SUBTASKS subtask_timed_out BLOCKED"
+
+
+# ------------------------------------------------------------------------------------------------- at every record
+ON_PURPOSE = "rule 51: an end on purpose while a failed attempt is judged fails the task; elsewhere its reason is lost"
+FIRST, STEP = 5, 3
+"""Number of the first record at which commands are tried, just after the birth of the task, and their distance: the
+records of one commit are one moment."""
+
+
+def is_as_in_some_phase(seen: Seen, command: str) -> bool:
+    """Return whether answer and effect of the command are those of some row of the table."""
+    for (name, phase), row in CELLS.items():
+        then, end, reason = effect_of(row, phase)
+        is_effect = seen.then.endswith(then) and (seen.end, seen.reason[: len(reason)]) == (end, reason)
+        if name == command and row.answer.startswith(seen.answers[command]) and is_effect:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("command", "phase"),
+    [
+        *((command, "delay") for command in ("requeue", "unclaim", "block", "split", "reset")),
+        *((command, "delay") for command in ("send_now", "send_at_turn_end")),
+        ("split", "failed"),
+        pytest.param("cancel", "delay", marks=pytest.mark.xfail(strict=True, reason=ON_PURPOSE)),
+        pytest.param("abort_session", "delay", marks=pytest.mark.xfail(strict=True, reason=ON_PURPOSE)),
+    ],
+)
+def test_a_command_at_any_record_is_refused_or_has_its_effect(command: str, phase: str) -> None:
+    """A command at any record from the birth of a task to its end, as soon as that record is durable, has the answer
+    and the effect that it has in some phase of the task, or is refused, and the task goes on to the same end."""
+    undisturbed = play(PHASES[phase], [], at_record=FIRST)
+    answers = set[bool]()
+    for number in range(FIRST, 1_000, STEP):
+        seen = play(PHASES[phase], [command], at_record=number)
+        if not seen.then:
+            break
+        answer = seen.answers[command]
+        answers.add(answer.startswith(REFUSALS))
+        if answer.startswith(REFUSALS):
+            assert (seen.end, seen.reason) == (undisturbed.end, undisturbed.reason), f"record {number}: {answer}"
+            assert undisturbed.then.endswith(seen.then), f"record {number}: {answer}"
+        else:
+            assert is_as_in_some_phase(seen, command), f"record {number}: {seen}"
+    assert answers == {True, False}
 
 
 # ------------------------------------------------------------------------------------------------------ splits
-class SplitAfterFailure(Intruder):
-    """Intruder that splits the task so many steps *after* the turn of the task's agent has failed."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self._left, self.is_split = after, False
-        self.task = ""
-
-    def step(self) -> None:
-        if self.state("w0t0:t1") in ("FAILED", "REAPED") and "task:w0t0" in self.rows:
-            self.task = self.states()[2]
-            self._left -= 1
-            if self._left < 0 and not self.is_split:
-                self.is_split = True
-                self.command(Verb.SPLIT)
-
-
-def test_a_task_that_is_split_as_it_fails_waits_for_its_subtasks_or_has_failed() -> None:
-    """A task that is split at any step of the end of its failed attempt either waits for its subtasks and is closed, or
-    has failed; its plan goes on."""
-    once = lifecycle(max_attempts=1, circuit_breaker={"enabled": False, "probes_max": 0})
-    drawn, ended = scenario(FIFO, SHORT).draw(4), set[str]()
-    for after in range(60):
-        race(
-            drawn, splitter := SplitAfterFailure(after), once, plain_tasks(max_retries=0), ways={"*": (Try.PERMANENT,)}
-        )
-        assert splitter.is_split, f"after {after} steps"
-        ended.add(splitter.task)
-    assert ended >= {"CLOSED", "FAILED"}
-
-
 class SplitBetweenSessions(Intruder):
     """Intruder that ends the session of a task that waits for its next attempt, and splits the task so many steps
     *after* that."""
@@ -102,43 +108,12 @@ def test_a_session_that_works_on_a_task_holds_it_on_record() -> None:
     task always holds it on record."""
     thrice = lifecycle(max_attempts=3, base_retry_delay=0.5, circuit_breaker={"enabled": False, "probes_max": 0})
     drawn, sessions = scenario(FIFO, SHORT).draw(4), set[int]()
-    for after in range(40):
+    for after in range(0, 40, 2):
         splitter = SplitBetweenSessions(after)
         race(drawn, splitter, thrice, plain_tasks(max_retries=0), ways={"*": (Try.BUSY, Try.DONE)})
         assert splitter.is_split, f"after {after} steps"
         sessions.add(splitter.sessions)
     assert sessions == {1, 2}  # it was split before there was another one, and after
-
-
-class SplitCooling(Intruder):
-    """Intruder that splits the task while its circuit is open, and records the states of the subtasks when the task is
-    done."""
-
-    is_split = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.parts: list[tuple[str, ...]] = []
-
-    def step(self) -> None:
-        run, job, task = self.states()
-        if not self.is_split and (run, job) == ("CIRCUIT_OPEN", "running"):
-            self.is_split = True
-            self.command(Verb.SPLIT)
-        elif task == "DONE" and "task:w0t0s7" in self.rows and not self.parts:
-            self.parts.append(tuple(self.state(f"task:w0t0s{part}") for part in (7, 8)))
-
-
-def test_a_task_that_is_split_while_it_cools_down_waits_for_its_subtasks() -> None:
-    """A task that is split while its circuit is open is done only after its subtasks are closed, also if the cool-down
-    is over before."""
-    drawn, split, once = scenario(FIFO), 0, lifecycle(max_attempts=1)
-    for seed in range(12):
-        ways = {"w0t0": (Try.HANGS, Try.DONE)}
-        race(drawn.draw(seed), splitter := SplitCooling(), once, plain_tasks(timeout_s=30.0), ways=ways)
-        assert splitter.parts in ([], [("CLOSED", "CLOSED")]), f"seed {seed}"
-        split += len(splitter.parts)
-    assert split >= 3
 
 
 class SplitStarting(Intruder):
@@ -175,89 +150,12 @@ def test_the_attempt_of_a_split_task_is_seen_through_before_it_is_blocked() -> N
 
 
 # ------------------------------------------------------------------------------------------------ delays and blocks
-COOLDOWN_S = 60.0
-
-
-class NeverUnblocks(OperatorBot):
-    async def unblock(self, name: str) -> None:
-        """Ignore the request to unblock a task, so that the task stays blocked."""
-
-
-class Unattended(RaceHost):
-    bot_class = NeverUnblocks
-
-
-class SplitDelayed(Intruder):
-    """Intruder that splits off a subtask when the task's circuit is open; the subtask hangs for longer than the
-    cool-down."""
-
-    is_split = False
-
-    def step(self) -> None:
-        if not self.is_split and self.states()[:2] == ("CIRCUIT_OPEN", "retrying"):
-            self.is_split = True
-            self.host.start(self._split)
-
-    async def _split(self) -> None:
-        bot = self.host.operator_bots[-1]
-        part = bot.part("w0t0s7")
-        bot.task_script("w0t0s7").ways = (Try.HANGS, Try.DONE)
-        with suppress(Refused):  # the task was split by its plan
-            await bot.control.split("w0t0", [part], by="operator")
-
-
 def test_a_delay_that_ends_while_its_task_is_blocked_is_served_after_that() -> None:
-    """A task whose delay ended while the task was blocked goes on when its subtask is closed."""
-    circuit = {"enabled": True, "cooldown_period": COOLDOWN_S, "max_error_repeats": 0, "probes_max": 2}
-    slow = lifecycle(max_attempts=3, default_timeout=2 * COOLDOWN_S, circuit_breaker=circuit)
-    blocked = 0
-    for seed in range(12):
-        edits = slow, plain_tasks(timeout_s=COOLDOWN_S - 15.0)
-        ways = {"*": (Try.HANGS, Try.DONE)}
-        report = race(scenario().draw(seed), SplitDelayed(), *edits, ways=ways, host=Unattended)
-        blocked += report.reached.get(TIMED_OUT, 0)
-    assert blocked >= 3
-
-
-class SplitAndKill(Intruder):
-    """Intruder that splits the task while an agent works on the task, kills the supervisor shortly before the subtask
-    times out, and gives the workers of the next supervisor no slot for a second."""
-
-    TIMEOUT_S = 45.0
-    DOWN_S = 10.0
-    split_s: float | None = None
-    free_s: float | None = None
-    is_busy = False
-
-    def step(self) -> None:
-        now_s = self.world.now()
-        if self.world.lives == 1 and self.split_s is None and self.states()[2] == "IN_PROGRESS":
-            self.split_s = now_s
-            self.command(Verb.SPLIT)
-        elif self.world.lives == 1 and self.split_s is not None and now_s > self.split_s + self.TIMEOUT_S - 5.0:
-            self.is_busy = True
-            self.kill()
-        elif self.world.lives == 2 and self.is_busy and len(self.host.operator_bots) == 2:
-            runner = self.host.operator_bots[1].runner
-            if runner.begun.is_set():
-                self.free_s = self.free_s or now_s + 1.0
-                if now_s > self.free_s:
-                    self.is_busy = False
-                    runner.plan_run.wake()
-
-
-def test_a_task_that_is_blocked_at_a_take_over_has_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a takeover, the task's turn, which no worker has taken over yet, is completed before the time-out of the
-    subtask blocks the task."""
-    monkeypatch.setattr(running, "RESTART_S", SplitAndKill.DOWN_S)
-    free, blocked = WorkerPool.free, 0
-    for seed in range(8):
-        splitter = SplitAndKill()
-        monkeypatch.setattr(WorkerPool, "free", lambda pool, at=splitter: [] if at.is_busy else free(pool))
-        edit = plain_tasks(timeout_s=splitter.TIMEOUT_S)
-        drawn = scenario('[settings]\nrecovery = { sessions = "restart" }').draw(seed)
-        blocked += race(drawn, splitter, edit, ways={"*": (Try.HANGS, Try.DONE)}).reached.get(TIMED_OUT, 0)
-    assert blocked >= 3
+    """A task whose cool-down ended while the task was blocked on a late subtask goes on when the subtask is closed."""
+    phase = PHASES["cooling"]._replace(task={"timeout_s": 50.0})
+    seen = play(phase, ["split"])
+    assert seen.then == "WAITING_FOR_SUBTASKS BLOCKED OPEN WAITING_FOR_SUBTASKS DONE CLOSED"
+    assert seen.lasted_s > DELAY_S
 
 
 # ----------------------------------------------------------------------------------------------- resets and requeues
@@ -332,72 +230,7 @@ def test_a_requeue_of_a_task_whose_parent_is_cancelled_is_answered_at_once() -> 
     assert ways == {("IN_PROGRESS", "OPEN", "CANCELLED"), ("IN_PROGRESS", "CANCELLED")}  # in time, and too late
 
 
-class TakeClaimed(Intruder):
-    """Intruder that waits for the lock of the task before the task's worker does, and takes the task away when the
-    worker has claimed it."""
-
-    waits = has_taken = False
-
-    def step(self) -> None:
-        is_known = "job:w0t0" in self.rows and not self.waits
-        if is_known and self.host.operator_bots[-1].runner.plan_run.executions["w0t0"].lock.locked():
-            self.waits = True
-            self.host.start(self._take)
-
-    async def _take(self) -> None:
-        runner = self.host.operator_bots[-1].runner
-        execution, backlog = runner.plan_run.executions["w0t0"], runner.plan_run.backlog
-        async with execution.lock:
-            await anyio.sleep(1.0)
-            if backlog.holder("w0t0") is not None and execution.active is None:
-                self.has_taken = True
-                await runner.scheduler.attempt_runner.take(execution, "somebody else is to have it")
-
-
-def test_the_slot_of_a_task_that_is_taken_before_it_began_is_free() -> None:
-    """The slot of a task that is taken away before its attempt began becomes free, also if it was the only slot and no
-    other event wakes the claims."""
-    taken = 0
-    for seed in range(16, 28):
-        report = race(scenario().draw(seed), taker := TakeClaimed())
-        taken += taker.has_taken
-        given = sum(
-            one for name, one in report.reached.items() if name.startswith("worker: ") and " task_assigned " in name
-        )
-        assert given >= report.reached["job: queued worker_started running"], f"seed {seed}"
-    assert taken >= 3
-
-
-# ----------------------------------------------------------------------------------------- messages and compaction
-class MessageDone(Intruder):
-    """Intruder that sends a message to the session of each task as soon as the task is done."""
-
-    def __init__(self, at: str) -> None:
-        super().__init__()
-        self._at, self._sent, self.delivered = at, set[str](), 0
-
-    def step(self) -> None:
-        for name in self.world.board.waiting(Task.DONE.value, ("w0t0", "w0t1", "w0t2")):
-            if name not in self._sent:
-                self._sent.add(name)
-                self.host.start(self._send, self.host.sup.session(name))
-
-    async def _send(self, session: Session) -> None:
-        with suppress(NoSuchEntity, Refused, JournalError):
-            await session.send("one more thing", urgent=True, at=self._at, sender="operator")
-            self.delivered += 1
-
-
-@pytest.mark.parametrize("at", ["now", "turn_end"])
-@pytest.mark.parametrize("seed", [0, 1, 2, 3])
-def test_a_message_opens_no_turn_once_its_task_is_closed(seed: int, at: str) -> None:
-    """A message to a session whose task is done is delivered without a violation: a turn may begin only until the task
-    is closed."""
-    drawn = scenario("commit_s = [0.01, 0.5]", load="works = 1.0\ntasks = [1, 3]", kinds='"disk.slow"').draw(seed)
-    race(drawn, operator := MessageDone(at))
-    assert operator.delivered
-
-
+# ----------------------------------------------------------------------------------------- compaction
 COMPACTION = {"turn: VERIFYING compact_needed RUNNING", "turn: COMPACTING verify_requested RUNNING"}
 AGENTS = "[agents]\nacp = 1.0\ncommand = 0.0\ninprocess = 0.0\n"
 SHAPE = "[agents.shape]\ntools = [0, 1]\ndelegation = 0.0\npermission = 0.0"

@@ -14,10 +14,9 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.lifecycles.types import AbortScope, Verb
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import JournalError
-from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import LoadGenerator
@@ -28,7 +27,9 @@ from supervisor.simulation.running import Report
 from supervisor.simulation.scenario import Scenario
 from supervisor.simulation.world import World
 from supervisor.work.results import PlanResult
+from tests.simulation.command_table import Row, check_effect, effective_cells
 from tests.simulation.races import Intruder, RaceHost, lifecycle, plain_tasks, race, scenario
+from tests.simulation.task_phases import DELAY_S, PHASES, WORK_S, play
 
 FIFO = 'schedules = ["fifo"]'
 RESTART = '[settings.recovery]\nsessions = "restart"'
@@ -263,34 +264,6 @@ def test_a_run_that_was_not_begun_is_over_when_its_supervisor_stops() -> None:
     assert ended >= 5
 
 
-class RequeueAtTakeOver(Intruder):
-    """Intruder that kills the supervisor in the second attempt at the task, and gives the commands *verbs* to the next
-    supervisor before a worker has the task."""
-
-    is_delayed = False
-
-    def __init__(self, verbs: list[Verb], run: str) -> None:
-        super().__init__()
-        self._verbs, self._run = verbs, run
-
-    def step(self) -> None:
-        run, job, _ = self.states()
-        script = self.world.task_scripts.of("w0t0")
-        if self.world.lives == 1 and script and len(script.attempts) == 2 and (run, job) == ("IN_PROGRESS", "running"):
-            self.kill()
-        elif self.world.lives == 2 and self._verbs and job == "running" and self.is_taken_over():
-            self.host.start(self._command, self._verbs)
-            self._verbs = []
-        elif self.world.lives == 2 and (run, job) == (self._run, "queued"):
-            self.is_delayed = True
-
-    async def _command(self, verbs: list[Verb]) -> None:
-        with suppress(Refused):  # the task was done by then
-            for verb in verbs:
-                bot = self.host.operator_bots[-1]
-                await bot.command(verb, "w0t0", self.world.random.below(verb), f"operator.{verb}")
-
-
 def slow_retries(attempts: int) -> Callable[[Plan], Plan]:
     """Return a function that edits a plan: retries and probes wait for a minute."""
 
@@ -302,70 +275,57 @@ def slow_retries(attempts: int) -> Callable[[Plan], Plan]:
     return edit
 
 
-@pytest.mark.parametrize("verbs", [[Verb.REQUEUE], [Verb.REQUEUE, Verb.SPLIT]])
-@pytest.mark.parametrize(("attempts", "run"), [(3, "RETRYING"), (1, "CIRCUIT_OPEN")])
-def test_a_task_that_is_requeued_at_a_take_over_waits_for_its_delay(attempts: int, run: str, verbs: list[Verb]) -> None:
-    """A task that is requeued at a takeover waits for the whole delay before its next attempt, also if it is split in
-    addition."""
-    drawn, delayed = scenario("commit_s = 0.1", RESTART), 0
-    for seed in range(20):
-        ways = {"w0t0": (Try.BUSY if attempts > 1 else Try.HANGS, Try.HANGS, Try.DONE)}
-        edits = slow_retries(attempts), plain_tasks(timeout_s=30.0)
-        race(drawn.draw(seed), intruder := RequeueAtTakeOver(verbs, run), *edits, ways=ways)
-        delayed += intruder.is_delayed
-    assert delayed >= 3
+TASK_COMMANDS = ("approve", "reject", "cancel", "reset", "requeue", "unclaim", "block", "unblock", "split")
+RESET_IS_LOST = "operate.md: a command that was answered has taken effect; the next supervisor waits out the delay"
+SLOT_IS_LOST = "max_sessions: a task that worked keeps the only slot; the next supervisor gives it to the queued task"
+BEFORE_THE_PLAN = "rule 51: an end on purpose counts; before the plan is continued it ends the session, not the task"
 
 
-OTHERS = ("w0t1", "w0t2", "w0t3")
+LOST = {("reset", "delay"): RESET_IS_LOST, ("reset", "reclaim"): RESET_IS_LOST}
 
 
-def four_tasks(plan: Plan) -> Plan:
-    """Edit a plan: it has four independent tasks."""
-    tasks = tuple(TaskConfig(id=name, agent=WORKER, prompt=prompt_of(name)) for name in ("w0t0", *OTHERS))
-    fields = {"tasks": tasks, "workers": {}, "max_sessions": 8, "approve_plan": False, "validation": ()}
-    return plan.model_copy(update=fields)
+@pytest.mark.parametrize(("command", "phase", "row"), effective_cells(TASK_COMMANDS, LOST))
+def test_a_command_that_was_answered_survives_a_kill(command: str, phase: str, row: Row) -> None:
+    """A command about a task whose supervisor is killed just after the answer has the same effect as without the
+    kill."""
+    seen = play(PHASES[phase], [command], kill="after")
+    assert seen.answers == {command: row.answer}
+    check_effect(seen, row, phase)
+    if command == "reset" and phase != "blocked":
+        assert seen.lasted_s < DELAY_S + WORK_S, "the wait was not ended"
 
 
-class UnblockAtTakeOver(Intruder):
-    """Intruder that blocks one task and splits the others, kills the supervisor, and unblocks the task in the next plan
-    run."""
-
-    is_split = is_unblocked = False
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.jobs: set[str] = set()
-        """States of the task's job when the task was open again."""
-
-    def step(self) -> None:
-        states = [self.state(f"task:{name}") for name in ("w0t0", *OTHERS)]
-        if not self.is_split and states == ["IN_PROGRESS"] * 4:
-            self.is_split = True
-            for name in OTHERS:
-                self.command(Verb.SPLIT, name)
-            self.host.start(self._block)
-        elif self.world.lives == 1 and states == ["BLOCKED", *["WAITING_FOR_SUBTASKS"] * 3]:
-            self.kill()
-        elif self.world.lives == 2 and states[0] == "OPEN" and not self.jobs:
-            self.jobs.add(self.states()[1])
-        elif states[0] == "BLOCKED" and len(self.host.operator_bots) == 2 and not self.is_unblocked:
-            self.is_unblocked = True
-            self.command(Verb.UNBLOCK)
-
-    async def _block(self) -> None:
-        with suppress(Refused):  # the task was done by then
-            await self.host.operator_bots[-1].control.block("w0t0", ["a key"], by="operator")
+AT_ONCE = {("abort_session", phase): BEFORE_THE_PLAN for phase in PHASES if phase != "failed"}
+AT_ONCE[("split", "queued")] = SLOT_IS_LOST
 
 
-def test_a_task_that_is_unblocked_at_a_take_over_goes_on_once() -> None:
-    """A task that is unblocked at a takeover is offered to the workers once, not twice: for the takeover and for the
-    command."""
-    drawn, jobs = scenario("commit_s = 0.1"), set[str]()
-    for seed in range(20):
-        names = dict.fromkeys(("w0t0", *OTHERS), (Try.HANGS, Try.DONE))
-        race(drawn.draw(seed), intruder := UnblockAtTakeOver(), four_tasks, ways=names)
-        jobs |= intruder.jobs
-    assert jobs == {"retrying"}  # the loss of its worker was on record by then
+@pytest.mark.parametrize(("command", "phase", "row"), effective_cells((*TASK_COMMANDS, "abort_session"), AT_ONCE))
+def test_a_command_at_a_take_over_has_its_answer_and_its_effect(command: str, phase: str, row: Row) -> None:
+    """A command that is given to the next supervisor as soon as it runs has the same answer and effect as it would have
+    had before the kill. A task that is taken from its session in a delay waits for the whole delay."""
+    seen = play(PHASES[phase], [command], kill="before")
+    assert seen.answers == {command: row.answer}
+    check_effect(seen, row, phase)
+    if command in ("requeue", "block") and phase in ("delay", "cooling"):
+        assert seen.lasted_s > DELAY_S
+
+
+@pytest.mark.parametrize("phase", ["turn", "delay", "cooling"])
+def test_a_task_that_is_requeued_and_split_at_a_take_over_waits_for_its_subtasks(phase: str) -> None:
+    """Two commands at once are carried out in their order: a task that is requeued at a takeover can be split then."""
+    seen = play(PHASES[phase], ["requeue", "split"], kill="before")
+    assert seen.answers == {"requeue": "OPEN", "split": "WAITING_FOR_SUBTASKS"}
+    assert seen.then == "OPEN WAITING_FOR_SUBTASKS DONE CLOSED"
+
+
+def test_a_task_with_a_late_subtask_is_blocked_once_after_its_own_turn_has_a_worker() -> None:
+    """After a takeover, a subtask is late while no worker has a slot for the task's own turn: the task is blocked when
+    a worker has taken that turn, and is blocked once."""
+    phase = PHASES["turn"]._replace(
+        begins="task:w0t0 split", before="split", task={"timeout_s": 30.0}, plan={"max_sessions": 3}, other=1
+    )
+    seen = play(phase, [], kill="before", plan_after={"max_sessions": 1})
+    assert seen.then == "BLOCKED OPEN WAITING_FOR_SUBTASKS DONE CLOSED"
 
 
 # ---------------------------------------------------------------------------------------------- sessions and turns

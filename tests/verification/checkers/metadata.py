@@ -63,6 +63,8 @@ class _Run(msgspec.Struct):
     attempts: int = 0
     delay_s: float = 0.0
     life: int = 0
+    is_reset: bool = False
+    """Whether a reset has ended the wait of the run, or the next one."""
 
 
 class MetadataChecker:
@@ -336,6 +338,8 @@ class MetadataChecker:
     def _fact(self, record: LifecycleEvent) -> None:
         task, told = self._tasks[record.entity_id], record.metadata
         match record.event:
+            case "Commanded" | "CommandRefused" if told["command"] == "reset":
+                self._runs[task.run].is_reset = record.event == "Commanded"
             case "DeadLettered":
                 task.dead = True
                 run = self._runs[task.run]
@@ -367,7 +371,7 @@ class MetadataChecker:
         if run.life == self._life and record.event in ("backoff_completed", "cooldown_expired"):
             most_s = run.delay_s if record.event == "backoff_completed" else float(run.limits["cooldown_s"])
             waited_s = record.monotonic_s - run.since_s
-            if waited_s < most_s - ROUNDING_S:
+            if waited_s < most_s - ROUNDING_S and not run.is_reset:
                 words = f"{record.event} comes after {waited_s:.3f} s, of {most_s:.3f} s"
                 self._say("punctual", record.entity_id, words)
         if state != run.state:
@@ -376,6 +380,7 @@ class MetadataChecker:
                 self._tried(run.task)
         if state == "IN_PROGRESS" and run.state != state:
             run.attempts += 1
+            run.is_reset = False
         if record.event == "manual_reset":
             run.attempts = 0
         if state == "RETRYING" and run.state != state:  # its data is worked out a second time elsewhere
