@@ -18,7 +18,10 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
+from supervisor.policies.abort_request import EXITING_S
 from supervisor.processes.descent import identity_of
+from supervisor.processes.exit_wait import LOOK_S
+from supervisor.processes.shim import exiting_processes, is_alive, is_exiting
 
 TAG_VARIABLE = "SUPERVISOR_STATE"
 """Environment variable whose value stands for the state directory that a program belongs to. Most daemons keep this
@@ -26,8 +29,8 @@ variable (of 9 real agents, all 9)."""
 FORK_SERVER_S = 15.0
 """Seconds that the fork server of an earlier supervisor may take to exit; that fork server gives its shims 10 s."""
 SWEEP_S = 5.0
-"""Seconds for killing the remaining processes. A process that survives SIGKILL for so long waits in the kernel (for a
-disk, for example)."""
+"""Seconds for killing the remaining processes. A process that runs after so long could not be killed: it belongs to
+another user, for example."""
 ROUND_S = 0.01
 CLEAR_ROUNDS = 3
 """Number of consecutive rounds, ``ROUND_S`` apart, that must find no process after some were found: a single scan may
@@ -105,20 +108,29 @@ def is_marked(pid: int, containment: Containment) -> bool:
 
 
 async def kill_all(find: Callable[[], Collection[int]], is_wanted: Callable[[int], bool]) -> Swept:
-    """Kill the processes that *find* returns, until *find* returns none in ``CLEAR_ROUNDS`` rounds or ``SWEEP_S``
-    seconds have passed. *is_wanted* decides the same about a single pid; other tasks run between two processes."""
-    killed: set[int] = set()
-    clear_rounds = 0
-    with anyio.move_on_after(SWEEP_S):
-        while (found := find()) or (killed and clear_rounds < CLEAR_ROUNDS):
-            clear_rounds = 0 if found else clear_rounds + 1
-            for pid in found:
-                if _kill(pid, is_wanted):
-                    killed.add(pid)
-                await anyio.lowlevel.checkpoint()
-            await anyio.sleep(ROUND_S)
+    """Kill the processes that *find* returns, until none is left in ``CLEAR_ROUNDS`` rounds or ``SWEEP_S`` seconds have
+    passed; ``EXITING_S`` if the kernel is ending all that is left. *is_wanted* decides the same about a single pid;
+    other tasks run between two processes."""
+    killed: dict[int, str] = {}
+    began_s, clear_rounds = anyio.current_time(), 0
+    while True:
+        # What was killed is remembered: the environment, and so the tag, is the first thing that an exit takes away.
+        ending = [pid for pid, identity in killed.items() if identity_of(pid) == identity and is_alive(pid)]
+        left = {*find(), *ending}
+        clear_rounds = 0 if left else clear_rounds + 1
+        if not left and (not killed or clear_rounds == CLEAR_ROUNDS):
+            break
+        for pid in left:
+            identity = identity_of(pid)
+            if _kill(pid, is_wanted):
+                killed[pid] = identity
+            await anyio.lowlevel.checkpoint()
+        bound_s = EXITING_S if all(map(is_exiting, left)) else SWEEP_S
+        if anyio.current_time() - began_s > bound_s:
+            break
+        await anyio.sleep(ROUND_S)
     reap_adopted(killed)
-    return Swept(len(killed), tuple(sorted(find())))
+    return Swept(len(killed), tuple(sorted(left)))
 
 
 def reap_adopted(pids: Iterable[int]) -> None:
@@ -133,7 +145,7 @@ def reap_adopted(pids: Iterable[int]) -> None:
 
 async def _wait_for_fork_server(fork_server_file: Path | None) -> None:
     """Wait until the fork server of an earlier supervisor has killed its programs and exited; after ``FORK_SERVER_S``
-    seconds kill this fork server.
+    seconds kill this fork server, or after ``EXITING_S`` if the kernel is ending all that is left below it.
 
     ``sweep`` then kills the processes that are left.
     """
@@ -144,8 +156,12 @@ async def _wait_for_fork_server(fork_server_file: Path | None) -> None:
             return
         pidfd = os.pidfd_open(pid)
         try:
+            bound_s = anyio.current_time() + EXITING_S
             with anyio.move_on_after(FORK_SERVER_S) as waited:
                 await anyio.wait_readable(pidfd)
+            while waited.cancelled_caught and exiting_processes([pid]) and anyio.current_time() < bound_s:
+                with anyio.move_on_after(LOOK_S) as waited:
+                    await anyio.wait_readable(pidfd)
             if waited.cancelled_caught:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:

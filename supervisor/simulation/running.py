@@ -30,6 +30,7 @@ from supervisor.control.error_messages import cause_of
 from supervisor.embedding.runtime import supervise
 from supervisor.host.api import Supervisor
 from supervisor.host.shutdown import LAST_RECORDS_S
+from supervisor.policies.abort_request import EXITING_S
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.simulation.checkers import OnlyTaskFaultsStruck, SupervisorLeft
 from supervisor.simulation.cost import Cost, OutcomeCounts
@@ -53,8 +54,6 @@ ROUNDING_S = 1e-5
 """Tolerance for sums of floats, in seconds."""
 RESTART_S = 0.5
 """Seconds from the end of one supervisor to the start of the next."""
-SWEEP_S = 10.0
-"""Seconds to wait, before a supervisor starts, for the end of the previous supervisor's processes."""
 USUAL_TURN_S, USUAL_START_S = 300.0, 60.0
 """Seconds within which every turn, and every start, of a simulated agent ends if no fault strikes: the default
 limits."""
@@ -231,8 +230,9 @@ class _Run:
             await self._run_supervisor(outside, last=True)
 
     async def _await_process_end(self) -> None:
-        """Wait until the processes of the previous supervisor are gone, as the start of a real supervisor does."""
-        with anyio.move_on_after(SWEEP_S):
+        """Wait until the processes of the previous supervisor are gone, also those that the kernel is ending, as the
+        start of a real supervisor does."""
+        with anyio.move_on_after(EXITING_S):
             while self.oracle.has_processes:  # noqa: ASYNC110  its processes have no event for that
                 await anyio.sleep(RESTART_S / 10)
 

@@ -4,20 +4,24 @@ more, so they are waited for, and are neither abandoned nor survivors; what come
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 from field_kit import Scratch, alive, until
 
 from supervisor.ports import Launch
-from supervisor.processes import shim
+from supervisor.processes import containment, descent, shim
 from supervisor.processes.host import ShimHost
 from tests.slow_exit import SlowFile, slow_file
+from tests.support import running_program
 
 PLAN = """
     agents: {a: {adapter: acp, command: [python3, agent.py]}}
@@ -257,3 +261,77 @@ def test_a_lost_shim_does_not_hide_what_is_exiting(scratch: Scratch, slow: SlowF
     assert json.loads(aborted.wait().out)["survivors"] == 0
     run.wait()
     assert not alive(pid)
+
+
+# ------------------------------------------------------------------------------------------------- after a kill -9
+@pytest.mark.anyio
+@pytest.mark.one_backend
+async def test_the_next_supervisor_waits_for_what_the_sweep_has_killed(
+    scratch: Scratch, slow: SlowFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program that the next supervisor finds by its tag, and kills, exits slowly. The tag is gone with the first step
+    of the exit; the sweep waits for the program all the same, for longer than for what runs."""
+    monkeypatch.setattr(containment, "SWEEP_S", 0.0)
+    with running_program([sys.executable, "tool.py"], cwd=scratch.path) as process, released(slow):
+        pid = await anyio.to_thread.run_sync(pid_in, scratch, "up")
+        rounds = Rounds(slow)
+
+        def find() -> list[int]:
+            rounds.count()
+            return [] if shim.is_exiting(pid) else [pid]
+
+        with anyio.fail_after(60):
+            swept = await containment.kill_all(find, lambda found: found == pid)
+        assert (swept, rounds.left) == (containment.Swept(1, ()), 0)
+        assert not alive(process.pid)
+
+
+@pytest.mark.anyio
+@pytest.mark.one_backend
+async def test_a_fork_server_below_which_something_exits_is_left_to_wait(
+    scratch: Scratch, slow: SlowFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fork server of a killed supervisor waits for a program that exits slowly: it is not killed meanwhile, but
+    when nothing is left below it and it stays."""
+    monkeypatch.setattr(containment, "FORK_SERVER_S", 0.0)
+    monkeypatch.setattr(containment, "LOOK_S", 0.01)
+    parent = "import subprocess, time; subprocess.Popen(['python3', 'tool.py']); time.sleep(1000)"
+    with running_program([sys.executable, "-c", parent], cwd=scratch.path) as process, released(slow):
+        pid = await anyio.to_thread.run_sync(pid_in, scratch, "up")
+        os.kill(pid, signal.SIGKILL)
+        await anyio.to_thread.run_sync(until, lambda: shim.is_exiting(pid))
+        identity = scratch.path / "fork-server"
+        identity.write_text(descent.identity_of(process.pid))
+        rounds = Rounds(slow)
+
+        def look(roots: list[int]) -> tuple[int, ...]:
+            assert process.poll() is None
+            rounds.count()
+            return shim.exiting_processes(roots)
+
+        monkeypatch.setattr(containment, "exiting_processes", look)
+        with anyio.fail_after(60):
+            await containment.sweep(containment.Containment(fork_server_file=identity))
+        assert rounds.left == 0
+        assert process.wait(60) == -signal.SIGKILL
+
+
+@contextmanager
+def released(slow: SlowFile) -> Iterator[None]:
+    """Let the file's holders go at the end of the block, whatever happens in it: their parent waits for them."""
+    try:
+        yield
+    finally:
+        slow.release()
+
+
+class Rounds:
+    """Count of the looks at a process that exits slowly; the tenth lets it go."""
+
+    def __init__(self, slow: SlowFile) -> None:
+        self._slow, self.left = slow, 10
+
+    def count(self) -> None:
+        self.left = max(0, self.left - 1)
+        if self.left == 0:
+            self._slow.release()
