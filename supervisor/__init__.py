@@ -93,12 +93,13 @@ if TYPE_CHECKING:
         JournalError,
         JournalLost,
         JournalUnavailable,
+        Outcome,
         Retention,
         UnidentifiedProcess,
     )
-    from supervisor.runtime.entity import Degraded, Refused
-    from supervisor.runtime.live_session import AgentFunction, NoSuchEntity, Outcome
-    from supervisor.runtime.outages import Outage, Shortage
+    from supervisor.ports.agent_profile import AgentFunction
+    from supervisor.ports.outages import Outage, Shortage
+    from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.approval_queue import OnPermission
     from supervisor.sessions.handle import Session, TurnResult
@@ -240,11 +241,11 @@ _NAMES = {
     "supervisor.policies.liveness": "StallProfileName",
     "supervisor.policies.permissions": "OpenPermission OptionChoice",
     "supervisor.ports": (
-        "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Retention UnidentifiedProcess"
+        "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Outcome Retention UnidentifiedProcess"
     ),
-    "supervisor.runtime.entity": "Degraded Refused",
-    "supervisor.runtime.live_session": "AgentFunction NoSuchEntity Outcome",
-    "supervisor.runtime.outages": "Outage Shortage",
+    "supervisor.ports.agent_profile": "AgentFunction",
+    "supervisor.ports.outages": "Outage Shortage",
+    "supervisor.runtime.entity": "Degraded NoSuchEntity Refused",
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
     "supervisor.sessions.handle": "Session TurnResult",

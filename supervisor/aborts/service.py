@@ -25,11 +25,11 @@ from typing import NamedTuple
 import msgspec
 
 from actors import Lane
+from actors.one_shot_event import OneShotEvent
 from supervisor.aborts.termination import SLACK_S, stage_of_fates
 from supervisor.aborts.tool_calls import FOUND_LATER, NONE_FOUND
-from supervisor.diagnostics.causal_trace import split_call
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
-from supervisor.lifecycles.turn import Call, Turn
+from supervisor.lifecycles.turn import Call, Turn, split_call
 from supervisor.lifecycles.types import (
     AbortReason,
     AbortScope,
@@ -59,7 +59,6 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import Connection, LiveSession, SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent
 
 ENDED_WITHIN = "it ended with the call that it was made within"
 NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself and cannot be asked to end it alone"

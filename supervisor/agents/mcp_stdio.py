@@ -17,6 +17,7 @@ import anyio
 import msgspec
 
 from actors import Context, Intensity
+from actors.one_shot_event import OneShotEvent, first_of
 from actors.restart import add_restart
 from supervisor.agents.protocols.codec_base import LineBuffer
 from supervisor.policies.abort_request import program_end_s
@@ -26,7 +27,6 @@ from supervisor.ports.json_text import decodable
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
 START_S: Final = 30.0
 """Seconds within which a server must have answered ``initialize``: some servers first install themselves."""

@@ -32,12 +32,12 @@ from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
 from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.ports import Journal
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.processes.host import ShimHost
 from supervisor.recovery.takeover import Choose
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.sessions.approval_queue import OnPermission
 from supervisor.workspaces.git import GitWorkspaces
 

@@ -12,11 +12,12 @@ from typing import assert_never
 from actors import Abandoned, ActorCrashed, CancelSwallowed, DeadLetter, KernelEvent, Paused
 from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.types import CancelMode
+from supervisor.ports import Outcome
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import LOST
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
 
 _log = get_logger()

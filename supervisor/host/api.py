@@ -26,9 +26,9 @@ from supervisor.policies.budgets import Budget, BudgetScope
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
 from supervisor.ports import Compacted, JournalError, Launch, McpServer, Retention, UnidentifiedProcess
+from supervisor.ports.agent_profile import AgentFunction
+from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import AgentFunction
-from supervisor.runtime.outages import Outage, Shortage
 from supervisor.sessions.handle import Session
 from supervisor.sessions.monitor_registry import hosts_scope
 

@@ -26,6 +26,7 @@ from supervisor.plans.agents import AgentConfig, agent_of
 from supervisor.plans.enforcement import needs_asking
 from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import AgentFiles, Journal, Launch, ProcessHost, TranscriptSink, WallClock, Workspace
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.processes.descriptors import agent_spare, transcripts_max
@@ -33,7 +34,7 @@ from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import AgentFunction, AgentProfile, Connection, LiveSession
+from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.sessions.agent_connection import Delegate
 from supervisor.sessions.process_connection import ProcessConnection
 from supervisor.workspaces.directory import DirectoryWorkspace

@@ -9,8 +9,8 @@ from typing import Any
 
 from actors import Inspection, NoSuchActor
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
+from supervisor.runtime.entity import NoSuchEntity
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import NoSuchEntity
 
 
 def inspect(registry: EntityRegistry, entity_id: str) -> Inspected:

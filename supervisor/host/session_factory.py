@@ -23,12 +23,13 @@ from supervisor.policies.access import intersect_rights
 from supervisor.policies.argument_checks import check_agent_function, check_name
 from supervisor.policies.redaction import encodable
 from supervisor.ports import NO_WORKSPACE, TranscriptSink, WorkspaceSpec
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.recovery.journal_state import PLACED
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import SESSION_KIND
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession
+from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
 
 ID_MAX: Final = 200

@@ -13,15 +13,15 @@ from typing import Protocol
 import anyio
 
 from actors import ActorStopped, ActorSystem, Context
+from actors.one_shot_event import OneShotEvent, first_of
 from actors.waiting import any_of
 from supervisor.aborts.termination import SLACK_S
 from supervisor.host.services import ServiceFailed
 from supervisor.lifecycles.events import OperatorStop
-from supervisor.ports import JournalError, JournalLost
+from supervisor.ports import JournalError, JournalLost, Outcome
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent, first_of
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
 
 LAST_RECORDS_S = 10.0

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from actors import ActorError, ActorStopped, ActorSystem, AskTimeout, Context, Lane
+from actors.one_shot_event import OneShotEvent
 from actors.waiting import any_of
 from supervisor.aborts.service import AbortService
 from supervisor.aborts.termination import Heartbeat, TerminationService
@@ -54,19 +55,20 @@ from supervisor.ports import (
     EntityRow,
     JournalError,
     JournalLost,
+    Outcome,
     Retention,
     WorkspaceSpec,
 )
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.ports.logs import conceal, get_logger
+from supervisor.ports.outages import Outage, Shortage
 from supervisor.recovery.restore import Recovered
 from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
 from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.entity import Degraded, Refused
+from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
 from supervisor.runtime.entity_registry import END_S, EntityRegistry, IdAllocator
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
-from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession, NoSuchEntity, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.runtime.outages import Outage, Shortage
+from supervisor.runtime.live_session import LiveSession
 from supervisor.runtime.subscriptions import Subscriptions
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
 from supervisor.sessions.effect_executor import EffectExecutor

@@ -14,13 +14,13 @@ from functools import partial
 import anyio
 
 from actors import failpoint
+from actors.one_shot_event import WaitGroup
 from actors.waiter import ResettableEvent
 from supervisor.ports import JournalLost, Released, Workspace
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import outlast_shortage
+from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.live_session import LiveSession, SessionPhase
-from supervisor.runtime.one_shot_event import WaitGroup
 
 _log = get_logger()
 

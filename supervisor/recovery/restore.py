@@ -73,6 +73,7 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.policies.abort_request import AbortRequest
 from supervisor.ports import EntityRow, Journal
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import (
     RESUMED,
@@ -86,10 +87,10 @@ from supervisor.recovery.journal_state import (
     past_of,
     used_meanwhile,
 )
-from supervisor.runtime.entity import Entity, Refused
+from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import AgentProfile, LiveSession, NoSuchEntity, SessionPhase
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.sessions.effect_executor import EffectExecutor
 
 _log = get_logger()

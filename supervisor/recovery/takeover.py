@@ -15,12 +15,13 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
 from supervisor.recovery.resumable import EarlierRuns, find_earlier_runs
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import AgentProfile, LiveSession
+from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.effect_executor import EffectExecutor
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]

@@ -37,8 +37,8 @@ from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
 from supervisor.lifecycles.types import Kind, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
 from supervisor.ports.logs import get_logger
+from supervisor.ports.outages import Outage
 from supervisor.runtime.journal_writer import Cause, JournalWriter, NewRecord
-from supervisor.runtime.outages import Outage
 
 _log = get_logger()
 
@@ -53,6 +53,14 @@ class Degraded(Refused):
 
     def __init__(self, what: str, outage: Outage) -> None:
         super().__init__(f"{what} is not taken: {outage.words}. Mend the disk, or wait, and ask again")
+
+
+class NoSuchEntity(LookupError):
+    """Exception: no living entity has the given id."""
+
+    def __init__(self, entity_id: str) -> None:
+        self.entity_id = entity_id
+        super().__init__(f"nothing alive has the id {entity_id!r}")
 
 
 class Lifecycle(NamedTuple):

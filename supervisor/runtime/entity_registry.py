@@ -37,9 +37,9 @@ from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.policies.abort_request import EXITING_S, AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.ports import EntityRow
-from supervisor.runtime.entity import Entity, Lifecycle, Refused, weight
+from supervisor.runtime.entity import Entity, Lifecycle, NoSuchEntity, Refused, weight
 from supervisor.runtime.journal_writer import Cause, JournalWriter
-from supervisor.runtime.live_session import LiveSession, NoSuchEntity, SessionPhase
+from supervisor.runtime.live_session import LiveSession, SessionPhase
 
 _encode = msgspec.json.Encoder().encode
 

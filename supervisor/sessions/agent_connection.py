@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from actors import ActorStopped, Context
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentReady,
@@ -36,10 +37,11 @@ from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.turn_outcome import decide_verdict
+from supervisor.ports import Outcome
+from supervisor.ports.agent_profile import AgentFunction
 from supervisor.runtime.entity_registry import END_S, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentFunction, Connection, LiveSession, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.live_session import Connection, LiveSession
 
 SHELL_KIND: Final = "execute"
 """Kind of a tool call that runs a command of a shell, in ACP's terms."""

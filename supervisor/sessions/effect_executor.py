@@ -74,13 +74,14 @@ from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.turn_outcome import build_prompt
-from supervisor.ports import NO_WORKSPACE, Workspace
+from supervisor.ports import NO_WORKSPACE, Outcome, Workspace
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import outlast_shortage
+from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import AgentProfile, Connection, LiveSession, Outcome
+from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.sessions.approval_queue import ApprovalQueue
 
 CLEANUP_S = 5.0

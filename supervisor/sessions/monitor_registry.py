@@ -16,10 +16,11 @@ from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.types import AbortReason, ModelFailure
 from supervisor.policies.budgets import WHOLE, Amounts, Budget, BudgetScope, SpentBudget
 from supervisor.policies.liveness import StallProfileName
+from supervisor.policies.monitor_settings import MonitorSettings
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession, SessionPhase
-from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
+from supervisor.sessions.session_monitor import BUDGETED, SessionMonitor
 
 AbortSession = Callable[[str, str, str, int, AbortReason], None]
 """Function that aborts a session without waiting: (session id, reason, actor, number of the record that the abort

@@ -12,15 +12,15 @@ from contextlib import suppress
 import anyio
 
 from actors import Lane, failpoint
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.events import MessageReceived, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Request, Session, SessionData
 from supervisor.lifecycles.types import DeliveryPoint, TimeLimit
-from supervisor.ports import JournalError
+from supervisor.ports import JournalError, Outcome
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.live_session import LiveSession
 
 
 class _Waiter:

@@ -32,6 +32,7 @@ import msgspec
 
 from actors import ActorStopped
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
 from supervisor.aborts.tool_calls import ToolCallTerminations
 from supervisor.lifecycles.events import (
@@ -81,6 +82,7 @@ from supervisor.ports import (
     MessageAccepted,
     ModelErrorReported,
     Out,
+    Outcome,
     PermissionNeeded,
     Process,
     ProcessReport,
@@ -107,12 +109,12 @@ from supervisor.ports.input_limits import (
     UNREAD_BYTES_MAX,
     UNREAD_S,
 )
+from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.agent_io import AgentIO
-from supervisor.runtime.availability import RetryingProcessHost, outlast_shortage
+from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
 from supervisor.sessions.agent_requests import PermissionRequests, Terminals
 from supervisor.sessions.reported_end import QUIET_S, ReportedEnd

@@ -30,8 +30,7 @@ from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent,
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, total_survivors
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.simulation.checkers import (
     Checker,
     ClockRead,

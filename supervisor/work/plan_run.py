@@ -33,6 +33,7 @@ from anyio.abc import TaskGroup
 
 from actors import IllegalTransition
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import HOST, SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
@@ -50,7 +51,6 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AssignedTask
-from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun

@@ -19,6 +19,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
@@ -28,7 +29,6 @@ from supervisor.policies.retry_reason import join_reasons
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
 from supervisor.work.results import TaskResult, unmerged_of

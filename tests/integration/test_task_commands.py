@@ -28,8 +28,8 @@ from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, WorkspaceSpec
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
+from supervisor.ports.agent_profile import AgentProfile
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.work import plan_runner as runner
 from supervisor.work.blocking import BlockedTasks
 from supervisor.work.plan_handle import run_plan

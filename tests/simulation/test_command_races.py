@@ -19,9 +19,8 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Verb
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import JournalError
-from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.sessions.handle import Session
 from supervisor.simulation import running
 from supervisor.simulation.host import LoadGenerator

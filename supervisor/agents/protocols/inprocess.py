@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import anyio
 
 from actors import ActorStopped
+from actors.one_shot_event import OneShotEvent
 from actors.waiter import RAISED, as_error, is_cancellation
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.lifecycles.types import CancelMode, InvalidArgument, ToolOutcome, Verdict, choice_of
@@ -33,12 +34,13 @@ from supervisor.policies.argument_checks import check_items, check_type
 from supervisor.policies.budgets import COUNT_MAX, Amounts
 from supervisor.policies.error_classification import is_programming_error
 from supervisor.policies.loop_detection import digest
+from supervisor.ports import Outcome
+from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentFunction, LiveSession, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
 
 if TYPE_CHECKING:
