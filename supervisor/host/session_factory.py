@@ -16,6 +16,7 @@ from supervisor.host.shutdown import Shutdown
 from supervisor.host.trust_scores import Trust
 from supervisor.host.workspace_cleanup import WorkspaceCleanup
 from supervisor.journal.transcript import RedactingTranscript
+from supervisor.lifecycles.entity_types import SESSION_KIND
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument
 from supervisor.plans import Settings
@@ -27,7 +28,6 @@ from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.recovery.journal_state import PLACED
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.entity_types import SESSION_KIND
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry

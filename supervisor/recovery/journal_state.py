@@ -15,6 +15,7 @@ import msgspec
 from actors.machine import Event
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.lifecycles.effects import SupervisorEffect, decode_effect
+from supervisor.lifecycles.entity_types import LIFECYCLES
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.types import (
     OWN_ABORTS,
@@ -29,17 +30,7 @@ from supervisor.lifecycles.types import (
 from supervisor.policies.abort_request import CAUSES_MAX, LaterCause
 from supervisor.policies.budgets import Amounts, SpentBudget
 from supervisor.ports import NO_WORKSPACE, EntityRow, Journal, JournalError, WorkspaceSpec
-from supervisor.runtime.entity import Entity, Lifecycle
-from supervisor.runtime.entity_types import (
-    AGENT_KIND,
-    JOB_KIND,
-    RUN_KIND,
-    SESSION_KIND,
-    TASK_KIND,
-    TURN_KIND,
-    WORKER_KIND,
-    WORKSTREAM_KIND,
-)
+from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.monitor_registry import RecordedUsage
 
@@ -52,16 +43,6 @@ LOST = "ActorLost"
 """Name of the fact that a session's actor crashed. The requests of that session received this as their reply; the
 session is never continued."""
 
-LIFECYCLES: dict[str, Lifecycle] = {
-    Kind.SESSION: SESSION_KIND,
-    Kind.TURN: TURN_KIND,
-    Kind.AGENT: AGENT_KIND,
-    Kind.TASK: TASK_KIND,
-    Kind.RUN: RUN_KIND,
-    Kind.JOB: JOB_KIND,
-    Kind.WORKSTREAM: WORKSTREAM_KIND,
-    Kind.WORKER: WORKER_KIND,
-}
 CLAIMED_BY = 8
 """Number of first records of a turn that are searched for its claim: a turn is claimed for its prompt right after its
 first record, unless an abort names the turn before."""

@@ -31,13 +31,19 @@ import msgspec
 
 from actors import ActorStopped, ActorSystem, Context, IllegalTransition, Lane, Limits
 from actors.machine import Event, Step
+from supervisor.lifecycles.entity_types import Lifecycle
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session
 from supervisor.lifecycles.types import Kind, LifecycleEvent, TerminationStage
 from supervisor.policies.abort_plan import TreeNode
 from supervisor.policies.abort_request import EXITING_S, AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.ports import EntityRow
-from supervisor.runtime.entity import Entity, Lifecycle, NoSuchEntity, Refused, weight
+from supervisor.runtime.entity import (
+    Entity,
+    NoSuchEntity,
+    Refused,
+    weight,
+)
 from supervisor.runtime.journal_writer import Cause, JournalWriter
 from supervisor.runtime.live_session import LiveSession, SessionPhase
 

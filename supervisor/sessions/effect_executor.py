@@ -56,6 +56,7 @@ from supervisor.lifecycles.effects import (
     TerminateSession,
     Verify,
 )
+from supervisor.lifecycles.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
@@ -79,7 +80,6 @@ from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.runtime.journal_writer import Cause, PendingEffect
 from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.sessions.approval_queue import ApprovalQueue

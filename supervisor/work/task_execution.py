@@ -21,13 +21,13 @@ from msgspec.structs import replace
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_run import RUN, BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.retry_reason import join_reasons
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim

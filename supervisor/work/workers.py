@@ -22,6 +22,7 @@ from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
 from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.entity_types import WORKER_KIND
 from supervisor.lifecycles.types import Kind
 from supervisor.lifecycles.worker import (
     EVERY,
@@ -39,7 +40,6 @@ from supervisor.plans.agents import WorkerConfig
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.restore import end_of_worker
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
-from supervisor.runtime.entity_types import WORKER_KIND
 from supervisor.runtime.journal_writer import Cause
 
 ACTOR = "pool"

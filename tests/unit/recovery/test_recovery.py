@@ -13,6 +13,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import OpenTurn
+from supervisor.lifecycles.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
 from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
@@ -30,7 +31,6 @@ from supervisor.recovery.journal_state import past_of as read_past
 from supervisor.recovery.restore import LOSS, loses_nothing
 from supervisor.recovery.resumable import continued, digest_of, find_earlier_runs, grown, resumed_ids
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.work.previous_run import find_previous_run
 from tests.unit.journal.test_journal import entry
 
