@@ -25,8 +25,6 @@ from supervisor.embedding.import_name import warn_of_clash
 if TYPE_CHECKING:
     from supervisor.agent_catalogue.data import BadData
     from supervisor.agent_catalogue.quirks import ErrorReport, Quirks
-    from supervisor.agents.mcp_stdio import McpError, McpResource
-    from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
     from supervisor.diagnostics.causal_trace import Explanation
     from supervisor.diagnostics.tree_view import Node
     from supervisor.diagnostics.visual_state import Inspected
@@ -103,6 +101,8 @@ if TYPE_CHECKING:
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.approval_queue import OnPermission
     from supervisor.sessions.handle import Session, TurnResult
+    from supervisor.sessions.inprocess import AgentTurn, ToolAborted
+    from supervisor.sessions.mcp_stdio import McpError, McpResource
     from supervisor.work.commands import CommandReused
     from supervisor.work.plan_handle import PlanHandle, run_plan
     from supervisor.work.results import PlanResult, TaskResult
@@ -213,8 +213,6 @@ __all__ = [
 _NAMES = {
     "supervisor.agent_catalogue.data": "BadData",
     "supervisor.agent_catalogue.quirks": "ErrorReport Quirks",
-    "supervisor.agents.mcp_stdio": "McpError McpResource",
-    "supervisor.agents.protocols.inprocess": "AgentTurn ToolAborted",
     "supervisor.diagnostics.causal_trace": "Explanation",
     "supervisor.diagnostics.tree_view": "Node",
     "supervisor.diagnostics.visual_state": "Inspected",
@@ -249,6 +247,8 @@ _NAMES = {
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
     "supervisor.sessions.handle": "Session TurnResult",
+    "supervisor.sessions.inprocess": "AgentTurn ToolAborted",
+    "supervisor.sessions.mcp_stdio": "McpError McpResource",
     "supervisor.work.commands": "CommandReused",
     "supervisor.work.plan_handle": "PlanHandle run_plan",
     "supervisor.work.results": "PlanResult TaskResult",

@@ -11,7 +11,6 @@ from contextlib import AbstractAsyncContextManager
 
 import anyio
 
-from supervisor.agents.mcp_stdio import START_S, McpError, McpResource
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.factories import clean_env
@@ -30,6 +29,7 @@ from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
+from supervisor.sessions.mcp_stdio import START_S, McpError, McpResource
 from supervisor.sessions.monitor_registry import hosts_scope
 
 

@@ -16,7 +16,6 @@ from uuid import UUID
 from supervisor.agent_catalogue import KNOWN_SERVERS, agent_programs
 from supervisor.agents.codecs import MakeCodec, scripted_command
 from supervisor.agents.protocols.command import CommandCodec
-from supervisor.agents.protocols.inprocess import FunctionConnection
 from supervisor.journal.compaction import JournalArchiver
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
@@ -33,10 +32,11 @@ from supervisor.processes.descriptors import agent_spare, transcripts_max
 from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import Connection, LiveSession
 from supervisor.sessions.agent_connection import Delegate
+from supervisor.sessions.inprocess import FunctionConnection
+from supervisor.sessions.live_session import Connection, LiveSession
 from supervisor.sessions.process_connection import ProcessConnection
+from supervisor.sessions.registry import SessionRegistry
 from supervisor.workspaces.directory import DirectoryWorkspace
 from supervisor.workspaces.files import DiskFiles
 from supervisor.workspaces.git import GitWorkspaces
@@ -105,7 +105,7 @@ class ConnectionFactory:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         delegate: Delegate,
         processes: RetryingProcessHost,
         files: AgentFiles,

@@ -27,10 +27,10 @@ from supervisor.ports import NO_WORKSPACE, TranscriptSink, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.recovery.journal_state import PLACED
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
+from supervisor.sessions.registry import SessionRegistry
 
 ID_MAX: Final = 200
 """Maximal number of characters of a session's id; in a longer id the middle of the path is left out: delegation may be
@@ -47,7 +47,7 @@ class SessionFactory:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         monitors: MonitorRegistry,
         cleanup: WorkspaceCleanup,
         trust: Trust,

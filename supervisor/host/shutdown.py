@@ -15,14 +15,14 @@ import anyio
 from actors import ActorStopped, ActorSystem, Context
 from actors.one_shot_event import OneShotEvent, first_of
 from actors.waiting import any_of
-from supervisor.aborts.termination import SLACK_S
 from supervisor.host.services import ServiceFailed
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.ports import JournalError, JournalLost, Outcome
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, SessionPhase
+from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import SLACK_S
 
 LAST_RECORDS_S = 10.0
 """Seconds that the end of a supervisor waits for the disk, after everything else has ended."""
@@ -46,7 +46,7 @@ class Shutdown:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         pending_requests: PendingRequests,
         drain_s: Callable[[], float],
         background: Callable[[], Context],

@@ -18,8 +18,6 @@ import msgspec
 from actors import ActorError, ActorStopped, ActorSystem, AskTimeout, Context, Lane
 from actors.one_shot_event import OneShotEvent
 from actors.waiting import any_of
-from supervisor.aborts.service import AbortService
-from supervisor.aborts.termination import Heartbeat, TerminationService
 from supervisor.agents.codecs import codec_for
 from supervisor.host.actor_failures import ActorFailures
 from supervisor.host.factories import ConnectionFactory
@@ -66,15 +64,18 @@ from supervisor.recovery.restore import Recovered
 from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
 from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
-from supervisor.runtime.entity_registry import END_S, EntityRegistry, IdAllocator
+from supervisor.runtime.entity_registry import END_S, IdAllocator
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
-from supervisor.runtime.live_session import LiveSession
 from supervisor.runtime.subscriptions import Subscriptions
+from supervisor.sessions.abort_service import AbortService
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
 from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.handle import Session, TurnResult
+from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry
 from supervisor.sessions.pending_requests import PendingRequests
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import Heartbeat, TerminationService
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -118,7 +119,7 @@ class SupervisorCore:
             failed=self._journal_failed,
         )
         self._environments: list[Mapping[str, str]] = []
-        self.registry = EntityRegistry(system, self.journal_writer, IdAllocator(taken))
+        self.registry = SessionRegistry(system, self.journal_writer, IdAllocator(taken))
         self.trust = Trust(self.registry)
         self.configure(agents, settings)
         self._pending_requests = PendingRequests(

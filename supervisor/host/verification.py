@@ -24,8 +24,8 @@ from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession, SessionPhase
+from supervisor.sessions.live_session import LiveSession, SessionPhase
+from supervisor.sessions.registry import SessionRegistry
 
 _log = get_logger()
 
@@ -44,7 +44,7 @@ class Verification:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         processes: ProcessHost,
         workspace: Workspace,
         cleanup: WorkspaceCleanup,

@@ -74,6 +74,10 @@ UNREAD_S: Final = 30.0
 """Seconds that an agent may read nothing while more than UNREAD_BYTES_MAX wait for it; then the conversation ends. An
 agent that writes all its requests before it reads a reply would otherwise block for ever, and the supervisor with it;
 the slowest reply of a living program that was measured took 3 s."""
+LINE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Longest line, in bytes without the newline, that is accepted from an agent: the byte limit of a mailbox."""
+QUIET_S: Final = 0.5
+"""Seconds of silence after which nothing more of a turn is expected from an agent that stays alive."""
 STRAY_LINES_MAX: Final = 1_000
 """Largest number of lines in a row that are no messages of an agent's protocol: a program that writes more of them does
 not speak the protocol, and is ended."""

@@ -16,7 +16,6 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event
-from supervisor.aborts.termination import TerminationService
 from supervisor.lifecycles import job, worker, workstream
 from supervisor.lifecycles import task_run as run
 from supervisor.lifecycles.agent import Agent
@@ -88,10 +87,11 @@ from supervisor.recovery.journal_state import (
     used_meanwhile,
 )
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import LiveSession, SessionPhase
 from supervisor.sessions.effect_executor import EffectExecutor
+from supervisor.sessions.live_session import LiveSession, SessionPhase
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import TerminationService
 
 _log = get_logger()
 
@@ -150,7 +150,7 @@ class Recovery:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         journal: Journal,
         effect_executor: EffectExecutor,
         endings: TerminationService,
@@ -530,7 +530,7 @@ class Recovery:
         self._send(turn.id, AgentReaped(degraded=True, note=WHY))
 
 
-async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
+async def end_work(registry: SessionRegistry, work: Sequence[Entity]) -> None:
     """Record the end of the entities *work*, which no plan continues, and remove them from memory.
 
     Raises:
@@ -542,7 +542,7 @@ async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
         registry.remove(entity.id)
 
 
-def record_end_of_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
+def record_end_of_work(registry: SessionRegistry, work: Sequence[Entity]) -> None:
     """Record the ends of the entities *work*, without waiting for the journal.
 
     Workstreams end first: if the remaining records are lost in a crash, no plan continues a part of a workstream
@@ -567,7 +567,7 @@ def record_end_of_work(registry: EntityRegistry, work: Sequence[Entity]) -> None
 _ORDER_OF_ENDS: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.RUN, Kind.TASK, Kind.WORKER)
 
 
-def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
+def _end_of(entity: Entity, registry: SessionRegistry) -> Sequence[Event]:
     match entity.kind:
         case Kind.TASK:
             return _end_of_task(Task(entity.state))

@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from supervisor.aborts.termination import TerminationService
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
@@ -20,9 +19,10 @@ from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, a
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
 from supervisor.recovery.resumable import EarlierRuns, find_earlier_runs
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.effect_executor import EffectExecutor
+from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import TerminationService
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
 """Function that returns, given all entities of the journal, the ids of the sessions and tasks that may be continued."""
@@ -62,7 +62,7 @@ class Takeover:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         journal: Journal,
         effect_executor: EffectExecutor,
         endings: TerminationService,
@@ -148,7 +148,7 @@ class _TakeoverPolicy(NamedTuple):
     """Decides which sessions and tasks are continued: only ids in *among* (``None``: all ids) that are not *left_over*
     from ended workstreams, depending on *agents* and *settings*."""
 
-    registry: EntityRegistry
+    registry: SessionRegistry
     agents: Mapping[str, AgentProfile]
     settings: Settings
     among: Collection[str] | None

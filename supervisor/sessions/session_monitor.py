@@ -43,7 +43,7 @@ from supervisor.ports import (
 )
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.live_session import LiveSession
 
 BUDGETED: Final = "Budgeted"
 """Name of the fact about the budget scopes in which a session counts, with the limits of these scopes."""

@@ -69,7 +69,7 @@ RECORD_S = 45.0
 (8 s each) for records that follow from each other, and the clean-up of a turn (5 s)."""
 RECEIPT_S = 11.0
 """Seconds that an abort receipt may take on top of the deadline in the abort plan: twice the allowance for a loaded
-machine (``supervisor.aborts.termination``), and the grain of the timers."""
+machine (``supervisor.sessions.termination``), and the grain of the timers."""
 KEPT = 50
 """Number of violations that are kept with their messages; further violations are only counted."""
 

@@ -45,8 +45,8 @@ from supervisor.ports import JournalError, Outcome
 from supervisor.ports.logs import get_logger
 from supervisor.recovery.journal_state import own_abort_of
 from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
-from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.handle import Session
+from supervisor.sessions.live_session import LiveSession
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace

@@ -15,7 +15,7 @@ from typing import Final
 
 from supervisor.host.supervision import SupervisorCore
 from supervisor.ports import Outcome
-from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.live_session import LiveSession
 from supervisor.work.task_execution import TaskExecution
 
 NOTHING_DONE: Final = (

@@ -50,7 +50,7 @@ from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AssignedTask
+from supervisor.sessions.live_session import AssignedTask
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun

@@ -17,7 +17,6 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.cli.rendering import receipt_text
 from supervisor.diagnostics.causal_trace import why
 from supervisor.embedding.runtime import open_supervisor
@@ -30,6 +29,7 @@ from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.sessions.inprocess import AgentTurn
 from supervisor.work import plan_runner as runner
 from supervisor.work.blocking import BlockedTasks
 from supervisor.work.plan_handle import run_plan

@@ -14,7 +14,7 @@ reached. Since 2026-11-27 lost shims, the wait after a kill, reported ends and t
 """
 
 MUST_PASS = {
-    "abort": {"supervisor.cli.sessions", "supervisor.control.server", "supervisor.aborts.termination"},
+    "abort": {"supervisor.cli.sessions", "supervisor.control.server", "supervisor.sessions.termination"},
     "line": {"supervisor.agents.protocols.acp.codec", "supervisor.runtime.journal_writer"},
     "task": {"supervisor.plans.loading", "supervisor.work.completion_pipeline", "supervisor.workspaces.git_command"},
 }

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, LineBuffer
 from supervisor.ports import StrayLine
+from supervisor.ports.input_limits import LINE_BYTES_MAX
+from supervisor.ports.line_buffer import LineBuffer
 
 MIB = 1024 * 1024
 

@@ -37,8 +37,8 @@ from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, W
 from supervisor.ports.outages import Outage
 from supervisor.runtime import availability
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
-from supervisor.runtime.live_session import SessionPhase
 from supervisor.sessions.handle import Session
+from supervisor.sessions.live_session import SessionPhase
 from supervisor.work import plan_cancellation
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner

@@ -30,9 +30,7 @@ from supervisor.agent_catalogue.line_rules import (
     UsageScope,
 )
 from supervisor.agents.protocols.codec_base import (
-    LINE_BYTES_MAX,
     CodecDefaults,
-    LineBuffer,
     StrayLines,
     ToolCallTable,
     exit_words,
@@ -56,7 +54,9 @@ from supervisor.ports import (
     TurnEnding,
     Usage,
 )
+from supervisor.ports.input_limits import LINE_BYTES_MAX
 from supervisor.ports.json_text import decodable
+from supervisor.ports.line_buffer import LineBuffer
 
 COUNT_MAX: Final = 10**12
 """Largest number, of tokens or of dollars, that is accepted from a program."""

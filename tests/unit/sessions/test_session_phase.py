@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports.agent_profile import AgentProfile
-from supervisor.runtime.live_session import LiveSession, SessionPhase
+from supervisor.sessions.live_session import LiveSession, SessionPhase
 
 
 def live_session(parent: LiveSession | None = None) -> LiveSession:

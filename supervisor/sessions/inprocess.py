@@ -38,10 +38,10 @@ from supervisor.ports import Outcome
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
+from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.registry import SessionRegistry
 
 if TYPE_CHECKING:
     from supervisor.plans.task_control import CommandResult
@@ -68,7 +68,7 @@ def _words(error: BaseException) -> str:
         return f"(its __str__ raised {type(fault).__name__})"
 
 
-_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
+_PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
 _LIBRARIES: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 """Directories of code that is not the agent's own: Python's library and installed packages. Each ends with a separator,
 so that ``supervisor_demo.py`` beside ``supervisor`` is the agent's own."""
@@ -282,7 +282,7 @@ class FunctionConnection(AgentConnection):
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         session: LiveSession,
         agent_id: str,
         incarnation: int,
