@@ -20,9 +20,9 @@ from actors.waiting import to_the_end
 from supervisor.agents.codecs import adapters, codec_for
 from supervisor.control.server import serve_control
 from supervisor.host.api import Supervisor
+from supervisor.host.dependencies import Dependencies
 from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
 from supervisor.host.journal_services import compact_periodically, watch_journal
-from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.host.supervision import SupervisorCore
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
@@ -37,8 +37,8 @@ from supervisor.ports.logs import get_logger
 from supervisor.processes.host import ShimHost
 from supervisor.recovery.takeover import Choose
 from supervisor.runtime.availability import RetryingProcessHost
-from supervisor.runtime.dependencies import Dependencies
 from supervisor.sessions.approval_queue import OnPermission
+from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.workspaces.git import GitWorkspaces
 
 _log = get_logger()

@@ -14,7 +14,6 @@ import anyio
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.factories import clean_env
-from supervisor.host.inspection import inspect
 from supervisor.host.services import ServiceFailed
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent
@@ -29,6 +28,7 @@ from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
+from supervisor.sessions.inspection import inspect
 from supervisor.sessions.mcp_stdio import START_S, McpError, McpResource
 from supervisor.sessions.monitor_registry import hosts_scope
 

@@ -16,6 +16,7 @@ from uuid import UUID
 from supervisor.agent_catalogue import KNOWN_SERVERS, agent_programs
 from supervisor.agents.codecs import MakeCodec, scripted_command
 from supervisor.agents.protocols.command import CommandCodec
+from supervisor.host.dependencies import Dependencies
 from supervisor.journal.compaction import JournalArchiver
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
@@ -31,7 +32,6 @@ from supervisor.processes.containment import UNCONTAINED, Containment, group_for
 from supervisor.processes.descriptors import agent_spare, transcripts_max
 from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import RetryingProcessHost
-from supervisor.runtime.dependencies import Dependencies
 from supervisor.sessions.agent_connection import Delegate
 from supervisor.sessions.inprocess import FunctionConnection
 from supervisor.sessions.live_session import Connection, LiveSession

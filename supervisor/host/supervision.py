@@ -19,14 +19,9 @@ from actors import ActorError, ActorStopped, ActorSystem, AskTimeout, Context, L
 from actors.one_shot_event import OneShotEvent
 from actors.waiting import any_of
 from supervisor.agents.codecs import codec_for
-from supervisor.host.actor_failures import ActorFailures
+from supervisor.host.dependencies import Dependencies
 from supervisor.host.factories import ConnectionFactory
 from supervisor.host.services import ServiceFailed, Services
-from supervisor.host.session_factory import SessionFactory
-from supervisor.host.shutdown import HostedPlan, Shutdown
-from supervisor.host.trust_scores import Trust
-from supervisor.host.verification import Verification
-from supervisor.host.workspace_cleanup import WorkspaceCleanup
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.types import (
     USUAL_TIME,
@@ -62,12 +57,12 @@ from supervisor.ports.logs import conceal, get_logger
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.recovery.restore import Recovered
 from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
-from supervisor.runtime.dependencies import Dependencies
 from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
 from supervisor.runtime.entity_registry import END_S, IdAllocator
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
 from supervisor.runtime.subscriptions import Subscriptions
 from supervisor.sessions.abort_service import AbortService
+from supervisor.sessions.actor_failures import ActorFailures
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
 from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.handle import Session, TurnResult
@@ -75,7 +70,12 @@ from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry
 from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.session_factory import SessionFactory
+from supervisor.sessions.shutdown import HostedPlan, Shutdown
 from supervisor.sessions.termination import Heartbeat, TerminationService
+from supervisor.sessions.trust_scores import Trust
+from supervisor.sessions.verification import Verification
+from supervisor.sessions.workspace_cleanup import WorkspaceCleanup
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -188,6 +188,7 @@ class SupervisorCore:
         system.spawn(self.terminations, BACKGROUND_ACTOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._pending_requests).handle
         self.services = Services(system, self._service_failed)
+        self._service_failure: ServiceFailed | None = None
 
     def explains_retries(self, profile: AgentProfile) -> bool:
         """Return whether the prompts of an agent tell why a request is tried again: unless the settings or
@@ -284,7 +285,7 @@ class SupervisorCore:
     def failure(self) -> JournalError | ServiceFailed | None:
         """The error that ended every session, ``None`` if there was none. Either the journal is lost, or a service
         crashed too often."""
-        return self._shutdown.failure or self._shutdown.service_failure
+        return self._shutdown.failure or self._service_failure
 
     async def journal_lost(self) -> JournalError:
         """Wait until the journal has failed for good, and return the error."""
@@ -691,4 +692,5 @@ class SupervisorCore:
     def _service_failed(self, error: ServiceFailed) -> None:
         _log.critical(str(error))
         self.cleanup.give_up()
-        self._shutdown.service_failed(error)
+        self._service_failure = error
+        self._shutdown.end_sessions(str(error))

@@ -74,7 +74,10 @@ from supervisor.policies.abort_request import AbortRequest
 from supervisor.ports import EntityRow, Journal
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.journal_state import (
+from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.journal_writer import Cause, PendingEffect
+from supervisor.sessions.effect_executor import EffectExecutor
+from supervisor.sessions.journal_state import (
     RESUMED,
     RecordedOutcome,
     RecoveredEffect,
@@ -86,9 +89,6 @@ from supervisor.recovery.journal_state import (
     past_of,
     used_meanwhile,
 )
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
-from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.termination import TerminationService

@@ -15,11 +15,11 @@ from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.ports.agent_profile import AgentProfile
-from supervisor.recovery.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over
 from supervisor.recovery.restore import Recovered, Recovery, end_work, loses_nothing
 from supervisor.recovery.resumable import EarlierRuns, find_earlier_runs
 from supervisor.runtime.entity import Entity
 from supervisor.sessions.effect_executor import EffectExecutor
+from supervisor.sessions.journal_state import RecordedOutcome, SessionHistory, at_rest, left_over
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.termination import TerminationService

@@ -43,9 +43,9 @@ from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
 from supervisor.ports import JournalError, Outcome
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.journal_state import own_abort_of
 from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
 from supervisor.sessions.handle import Session
+from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.live_session import LiveSession
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of

@@ -18,13 +18,13 @@ from contextlib import suppress
 import anyio
 
 from actors.one_shot_event import OneShotEvent
-from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.ports import JournalError
 from supervisor.recovery.restore import record_end_of_work
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.work.checkpoints import must_take_back, take_back, workspace_of
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_recovery import PlanRecovery

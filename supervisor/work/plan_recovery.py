@@ -36,11 +36,11 @@ from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError, Outcome
-from supervisor.recovery.journal_state import own_abort_of
 from supervisor.recovery.restore import WHY
 from supervisor.recovery.resumable import InterruptedTask, continued, counted_ends, grown
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.journal_state import own_abort_of
 from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_failed, delay_of, is_delayed
 from supervisor.work.checkpoints import take_back, workspace_of

@@ -30,10 +30,10 @@ from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
 from supervisor.plans.tasks import PlacedTask, every_task
 from supervisor.policies.retry_reason import make_findings
-from supervisor.recovery.journal_state import entity_of
 from supervisor.recovery.resumable import tasks_digest
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.journal_state import entity_of
 from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.completion_pipeline import CompletionPipeline

@@ -26,11 +26,11 @@ from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
 from supervisor.ports.agent_profile import AgentProfile
-from supervisor.recovery.journal_state import SessionHistory, at_rest, due_of, left_over
-from supervisor.recovery.journal_state import past_of as read_past
 from supervisor.recovery.restore import LOSS, loses_nothing
 from supervisor.recovery.resumable import continued, digest_of, find_earlier_runs, grown, resumed_ids
 from supervisor.runtime.entity import Entity
+from supervisor.sessions.journal_state import SessionHistory, at_rest, due_of, left_over
+from supervisor.sessions.journal_state import past_of as read_past
 from supervisor.work.previous_run import find_previous_run
 from tests.unit.journal.test_journal import entry
 

@@ -20,8 +20,7 @@ from supervisor import AgentTurn, Degraded
 from supervisor.cli.live_view import JsonView, PlainView, Reporter, RunView
 from supervisor.cli.rendering import receipt_text
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host import shutdown, supervision
-from supervisor.host.verification import Verification
+from supervisor.host import supervision
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import translate_errors
@@ -37,8 +36,10 @@ from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, W
 from supervisor.ports.outages import Outage
 from supervisor.runtime import availability
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
+from supervisor.sessions import shutdown
 from supervisor.sessions.handle import Session
 from supervisor.sessions.live_session import SessionPhase
+from supervisor.sessions.verification import Verification
 from supervisor.work import plan_cancellation
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner

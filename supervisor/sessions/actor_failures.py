@@ -14,8 +14,8 @@ from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.types import CancelMode
 from supervisor.ports import Outcome
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.journal_state import LOST
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.journal_state import LOST
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry

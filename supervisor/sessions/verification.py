@@ -17,7 +17,6 @@ import anyio
 
 from actors import ActorStopped, failpoint
 from actors.one_shot_event import OneShotEvent
-from supervisor.host.workspace_cleanup import REMOVE_S, WorkspaceCleanup
 from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Rejection, Verify, run_acceptance_tests
 from supervisor.policies.abort_request import program_end_s
 from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceSpec
@@ -26,6 +25,7 @@ from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.workspace_cleanup import REMOVE_S, WorkspaceCleanup
 
 _log = get_logger()
 
