@@ -21,6 +21,7 @@ from actors.waiting import any_of
 from supervisor.agents.codecs import codec_for
 from supervisor.host.dependencies import Dependencies
 from supervisor.host.factories import ConnectionFactory
+from supervisor.host.recovered_work import RecoveredWork
 from supervisor.host.services import ServiceFailed, Services
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.types import (
@@ -34,6 +35,7 @@ from supervisor.lifecycles.types import (
     choice_of,
 )
 from supervisor.plans import Settings
+from supervisor.plans.earlier_runs import find_earlier_runs
 from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
 from supervisor.policies.argument_checks import check_name, check_text, check_type, check_types, delivery_point
@@ -55,8 +57,6 @@ from supervisor.ports import (
 from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.ports.logs import conceal, get_logger
 from supervisor.ports.outages import Outage, Shortage
-from supervisor.recovery.restore import Recovered
-from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
 from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
 from supervisor.runtime.entity_registry import END_S, IdAllocator
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
@@ -70,8 +70,10 @@ from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry
 from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.restore import Recovered, Recovery
 from supervisor.sessions.session_factory import SessionFactory
 from supervisor.sessions.shutdown import HostedPlan, Shutdown
+from supervisor.sessions.takeover import Choice, Takeover
 from supervisor.sessions.termination import Heartbeat, TerminationService
 from supervisor.sessions.trust_scores import Trust
 from supervisor.sessions.verification import Verification
@@ -185,6 +187,8 @@ class SupervisorCore:
             ),
             inherit=self._pending_requests.track_recovered,
         )
+        self.recovered_work = RecoveredWork(work=set(), answers={}, rows={}, earlier=find_earlier_runs(()))
+        """Work of an earlier supervisor's plans that was recovered."""
         system.spawn(self.terminations, BACKGROUND_ACTOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._pending_requests).handle
         self.services = Services(system, self._service_failed)
@@ -335,28 +339,29 @@ class SupervisorCore:
         return self.monitors.used_by(self.registry.session(session_id))
 
     # ------------------------------------------------------------------ takeover
-    async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
-        """Continue the sessions that an earlier supervisor left, as the setting ``recovery.sessions`` says; stop the
-        other sessions. Tasks wait for a run of their plan.
+    async def restore_sessions(self, rows: Sequence[EntityRow], live: Sequence[EntityRow], choice: Choice) -> Recovery:
+        """Restore the entities *live* that an earlier supervisor left, and continue or stop the sessions among them, as
+        *choice* and the setting ``recovery.sessions`` say. The work among them is restored as it is.
 
         Args:
             rows: every entity of the journal.
-            choose: function that returns the ids of the sessions (each with the sessions below it) and tasks that may
-                be continued; by default all may.
 
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        recovered = await self._takeover.take_over(rows, self._agents, self.settings, choose)
+        return await self._takeover.restore(rows, live, self._agents, self.settings, choice)
+
+    async def finish_recovery(self, recovery: Recovery) -> Recovered:
+        """Wait for the ends of the sessions that *recovery* stopped, and return its result.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        recovered = await recovery.finish()
         self.monitors.close_ended()
         for session_id in recovered.resumed:
             self._close_when_answered(session_id)
         return recovered
-
-    @property
-    def recovered_work(self) -> RecoveredWork:
-        """Work of an earlier supervisor's plans that was recovered."""
-        return self._takeover.left
 
     def _close_when_answered(self, session_id: str) -> None:
         """Close a delegated child session once its prompts are answered: the tool call that would close the session
@@ -628,22 +633,23 @@ class SupervisorCore:
             return
         raise AskTimeout(BACKGROUND_ACTOR, timeout_s)
 
-    async def close_all(self) -> None:
-        """End every session as completed, within the stage budgets."""
+    async def close_all(self, end_work: Callable[[], Awaitable[None]] | None = None) -> None:
+        """End every session as completed, within the stage budgets. Meanwhile await *end_work*, which ends the work
+        that an earlier supervisor left; ``None`` if there is no such work."""
         self.stopping.set()
         self._shutdown.close_all()
-        await self._ended()
+        await self._ended(end_work)
 
-    async def abort_all(self, reason: str) -> None:
-        """Abort every session with the given reason, within the stage budgets."""
+    async def abort_all(self, reason: str, end_work: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Abort every session with the given reason, within the stage budgets; *end_work* as for :meth:`close_all`."""
         check_type("reason", reason, str)
         self.stopping.set()
         self._shutdown.stop_all(reason, "host", now=False)
-        await self._ended()
+        await self._ended(end_work)
 
-    async def _ended(self) -> None:
-        """Wait for the end of every session, and end the recovered tasks that no plan has taken over."""
-        await self._shutdown.all_ended(self._takeover.end_work if self.recovered_work.work else None)
+    async def _ended(self, end_work: Callable[[], Awaitable[None]] | None) -> None:
+        """Wait for the end of every session, and of the work that *end_work* ends."""
+        await self._shutdown.all_ended(end_work)
         await self.cleanup.wait_until_done()
         for session in self.registry.sessions.values():  # sessions whose last record was lost
             session.transcript.close()

@@ -16,7 +16,6 @@ from actors.machine import Event
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.lifecycles.effects import SupervisorEffect, decode_effect
 from supervisor.lifecycles.entity_types import LIFECYCLES
-from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.types import (
     OWN_ABORTS,
     AbortPolicy,
@@ -86,26 +85,6 @@ def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
     entity.entity_seq = row.entity_seq
     entity.born_seq, entity.born_at, entity.changed_at = row.born_seq, row.born_at, row.changed_at
     return entity
-
-
-def at_rest(rows: Sequence[EntityRow]) -> set[str]:
-    """Return the ids of failed tasks that are not tried again, since their workstream has ended, and the ids of their
-    runs. Recovery leaves these entities unchanged."""
-    live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended}
-    failed = [row for row in rows if (row.kind, row.state) == (Kind.TASK, "FAILED")]
-    tasks = {row.id for row in failed if msgspec.json.decode(row.data, type=TaskData).workstream not in live}
-    runs = (row for row in rows if (row.kind, row.state) == (Kind.RUN, "CIRCUIT_OPEN"))
-    return tasks | {row.id for row in runs if row.parent_id in tasks}
-
-
-def left_over(rows: Sequence[EntityRow]) -> set[str]:
-    """Return the ids of live entities that belong to ended workstreams: tasks, the sessions that hold these tasks, task
-    runs, jobs and workers. No plan can continue these entities."""
-    over = {row.id for row in rows if row.kind == Kind.WORKSTREAM and row.ended}
-    held = {row.id: msgspec.json.decode(row.data, type=TaskData) for row in rows if row.kind == Kind.TASK}
-    holders = {task_id: data.claimed_by for task_id, data in held.items() if data.workstream in over}
-    ids, owners = {*holders, *holders.values()}, {*holders, *over}
-    return {row.id for row in rows if not row.ended and (row.id in ids or row.parent_id in owners)}
 
 
 class RecordedOutcome(NamedTuple):

@@ -43,10 +43,10 @@ from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.restore import VERIFIED
 from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
+from supervisor.work.end_of_work import VERIFIED
 from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest, with_end
 from supervisor.work.review import review_work

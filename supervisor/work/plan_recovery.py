@@ -33,14 +33,14 @@ from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, TaskRunData
 from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
+from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError, Outcome
-from supervisor.recovery.restore import WHY
-from supervisor.recovery.resumable import InterruptedTask, continued, counted_ends, grown
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import own_abort_of
+from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_failed, delay_of, is_delayed
 from supervisor.work.checkpoints import take_back, workspace_of

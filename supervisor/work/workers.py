@@ -38,9 +38,9 @@ from supervisor.lifecycles.worker import (
 )
 from supervisor.plans.agents import WorkerConfig
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.restore import end_of_worker
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
+from supervisor.work.end_of_work import end_of_worker
 
 ACTOR = "pool"
 LOCAL = "local"

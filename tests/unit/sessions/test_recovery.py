@@ -22,15 +22,16 @@ from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Exit, LifecycleEvent, Verdict
 from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, TaskConfig
+from supervisor.plans.earlier_runs import continued, digest_of, find_earlier_runs, grown, resumed_ids
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
 from supervisor.ports.agent_profile import AgentProfile
-from supervisor.recovery.restore import LOSS, loses_nothing
-from supervisor.recovery.resumable import continued, digest_of, find_earlier_runs, grown, resumed_ids
 from supervisor.runtime.entity import Entity
-from supervisor.sessions.journal_state import SessionHistory, at_rest, due_of, left_over
+from supervisor.sessions.journal_state import SessionHistory, due_of
 from supervisor.sessions.journal_state import past_of as read_past
+from supervisor.sessions.restore import LOSS, loses_nothing
+from supervisor.work.end_of_work import at_rest, left_over
 from supervisor.work.previous_run import find_previous_run
 from tests.unit.journal.test_journal import entry
 
