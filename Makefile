@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines bench bench-short bench-peers bench-recovery bench-scheduler bench-soak bench-growth fuzz crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-soak bench-growth fuzz crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -87,6 +87,7 @@ bench-short: $(VENV)/ready  ## Each benchmark once, at its smallest sizes, witho
 	$(BIN)/python -m benchmarks.peers --short
 	$(BIN)/python -m benchmarks.recovery --short
 	$(BIN)/python -m benchmarks.scheduler --short
+	$(BIN)/python -m benchmarks.work --short
 	$(BIN)/python -m benchmarks.soak --short
 	$(BIN)/python -m benchmarks.growth --short
 
@@ -103,6 +104,9 @@ bench-recovery: $(VENV)/ready  ## Opening and recovering a journal of a million 
 
 bench-scheduler: $(VENV)/ready  ## Claims per second, and what a task costs, as the backlog grows from 100 to 100,000
 	$(BIN)/python -m benchmarks.scheduler
+
+bench-work: $(VENV)/ready  ## Claims through the journal, `supervisor run`, memory of queued tasks; AGAINST=CHECKOUT compares two
+	$(BIN)/python -m benchmarks.work $(if $(AGAINST),--against $(AGAINST))
 
 bench-soak: $(VENV)/ready  ## MINUTES (30) of sessions that come and go: the process stays its size
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
@@ -15,6 +14,9 @@ from tests.support import git
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     # Under nohup it would be ignored in every program that a test starts and hangs up; a handler is not inherited.
     signal.signal(signal.SIGHUP, lambda number, frame: None)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # In the background of a shell it is ignored here, and in every program that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -38,15 +40,6 @@ def repository_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def repository(tmp_path: Path, repository_template: Path) -> Path:
     """Create a git repository with one commit of ``a.txt`` on the branch ``main``."""
     return Path(shutil.copytree(repository_template, tmp_path / "repository", symlinks=True))
-
-
-@pytest.fixture
-def hears_ctrl_c() -> Iterator[None]:
-    """Install Python's handler of SIGINT during a test, since a test run in the background of a shell ignores that
-    signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from benchmarks import gauges, growth, recovery, report, scheduler, soak, table
+from benchmarks import gauges, growth, recovery, report, scheduler, soak, table, work
 from benchmarks.harness import BACKENDS, SHORT, Case, Found, Missing, at_most, at_most_times, faster_by, measure, run
 from benchmarks.peers import DOES, PEERS, USUAL, ask_peer, missing
 from benchmarks.peers.__main__ import OURS
@@ -199,3 +199,57 @@ def test_the_scheduler_does_as_much_for_a_task_in_a_larger_backlog() -> None:
             scheduler.cost(size, 1_616)
         calls[size] = (pstats.Stats(profile).total_calls - alone) / 1_600
     assert calls[20_000] == pytest.approx(calls[200], rel=0.2)
+
+
+WORK = {case.lines[0].what: case for case in work.cases(work.SHORT)}
+
+
+@pytest.mark.parametrize("what", WORK)
+def test_work_is_measured(what: str) -> None:
+    """Each measurement of the work of a plan gives a figure for each line, and its counterpart one to divide by;
+    commits are counted."""
+    case = WORK[what]
+    assert case.theirs is not None
+    ours, theirs = case.ours("asyncio", SHORT), case.theirs("asyncio", SHORT)
+    assert len(ours) == len(case.lines)
+    assert min(theirs) > 0
+    if case.lines[-1].what.endswith("commits"):
+        assert min(ours) > 0
+        assert ours[-1] >= theirs[-1] == work.BARE_COMMITS
+    else:
+        resident, allocated = ours
+        assert resident >= 0 < allocated
+
+
+def test_two_checkouts_are_measured_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``--against`` a round measures this checkout and the other one, each with its own supervisor; the aims are
+    ratios of the two."""
+    measured = []
+
+    def figures_of(checkout: Path, disk: Path | None, name: str, *numbers: int) -> dict[str, float]:
+        measured.append(checkout)
+        ms = 1.0 if checkout == work.ROOT else 2.0
+        return {"wall_ms": ms, "cpu_ms": ms, "commits": 3.0}
+
+    monkeypatch.setattr(work, "figures_of", figures_of)
+    case = work.cases(work.SHORT, against=tmp_path)[1]
+    found, _ = measure(case, SHORT._replace(rounds=2))
+    assert measured == [tmp_path, work.ROOT, work.ROOT, tmp_path]
+    assert [one.ratio for one in found["asyncio"]] == [0.5, 0.5, 1.0]
+    verdicts = [report.verdict(line.aim, one) for line, one in zip(case.lines, found["asyncio"], strict=True)]
+    assert verdicts == ["met", "met", "met"]
+
+
+def test_a_measurement_uses_the_supervisor_of_the_other_checkout(tmp_path: Path) -> None:
+    """A measurement imports the package of the checkout it is about, and fails with the output of its process."""
+    (tmp_path / "supervisor").mkdir()
+    (tmp_path / "supervisor" / "__init__.py").write_text("raise ImportError('this is the other one')")
+    with pytest.raises(RuntimeError, match="this is the other one"):
+        work.figures_of(tmp_path, None, "claims", 1, 1)
+
+
+def test_a_directory_that_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``--against`` with a directory that has no supervisor is bad input: exit status 2, and the fix."""
+    with pytest.raises(SystemExit, match="2"):
+        work.main(["--against", str(tmp_path)])
+    assert f"{tmp_path} is no checkout; give the directory that contains supervisor/" in capsys.readouterr().err

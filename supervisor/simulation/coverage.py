@@ -6,8 +6,6 @@ state tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
@@ -52,15 +50,8 @@ class Coverage:
 def to_reach() -> list[str]:
     """Return the names of all faults, transitions and aborts that a soak must reach, in a fixed order. Rules of a table
     that differ only in their guards share a name, since records do not distinguish such rules."""
-    return list(dict.fromkeys(_everything()))
-
-
-def _everything() -> Iterable[str]:
-    for kind in FAULTS:
-        yield f"fault: {kind}"
+    names = [f"fault: {kind}" for kind in FAULTS]
     for name, machine in MACHINES.items():
-        for rule in machine.rules:
-            yield f"{name}: {rule.source.value} {rule.on.name()} {rule.target.value}"
-    for scope in AbortScope:
-        for state in Session:
-            yield f"abort: {scope.value} in {state.value}"
+        names += [f"{name}: {rule.source.value} {rule.on.name()} {rule.target.value}" for rule in machine.rules]
+    names += [f"abort: {scope.value} in {state.value}" for scope in AbortScope for state in Session]
+    return list(dict.fromkeys(names))

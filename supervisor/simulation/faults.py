@@ -8,6 +8,7 @@ places and nowhere else.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -200,8 +201,4 @@ class FaultPlan:
 
     def counts(self) -> dict[str, int]:
         """Return the number of strikes of each kind of fault."""
-        counts: dict[str, int] = {}
-        for strike in self.struck:
-            kind = strike.partition("@")[0]
-            counts[kind] = counts.get(kind, 0) + 1
-        return counts
+        return dict(Counter(strike.partition("@")[0] for strike in self.struck))

@@ -19,8 +19,8 @@ from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.tasks import every_task
-from supervisor.sessions.handle import Session, TurnResult
-from supervisor.simulation.checkers import Heartbeat, PlanEnded, PlanGiven, PlanResumed
+from supervisor.sessions.handle import Session
+from supervisor.simulation.checkers import PlanEnded, PlanGiven, PlanResumed
 from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.operators import Operators
@@ -197,7 +197,7 @@ class Host:
             result = await session.result()
             said.append(f"{result.outcome}: {result.error}" if result is not None else "nothing is asked of it")
             if result is not None and not self._was_killed:
-                self._oracle.replies.result_told(session.id, *_answer(result))
+                self._oracle.replies.result_told(session.id, result.outcome, result.error, result.seq)
         if self._was_killed:
             return False
         customer.prompt_open = False
@@ -288,7 +288,7 @@ class Host:
             result = await session.run(f"turn {customer.turn} of customer {customer.number}")
             said.append(f"{result.outcome}: {result.error}")
             if not self._was_killed:
-                self._oracle.replies.prompt_answered(session.id, *_answer(result))
+                self._oracle.replies.prompt_answered(session.id, result.outcome, result.error, result.seq)
         if self._was_killed:
             return False
         if said[-1] == WITHDRAWN:
@@ -401,13 +401,8 @@ class Host:
         (``works``), an operator bot approves tasks and interferes meanwhile."""
         if not customer.works:
             return await run_plan(self.sup, plan)
-        world, random = self.world, customer.random
-        oracle = self._oracle
-
-        def heard(worker_id: str) -> None:
-            oracle.observe(Heartbeat(worker_id, world.now()))
-
-        heartbeats = HeartbeatSender(heard, world.now, world.killed)
+        world, random, oracle = self.world, customer.random, self._oracle
+        heartbeats = HeartbeatSender(world)
         runner = PlanRunner(self.sup.core, heartbeat=heartbeats.beat)
 
         def reloaded(plan: Plan) -> None:
@@ -457,7 +452,3 @@ def _is_resumable(plan: Plan, results: Iterable[TaskResult]) -> bool:
         elif outcome in ("aborted", "failed"):
             again = True
     return again
-
-
-def _answer(result: TurnResult) -> tuple[str, str, int | None]:
-    return result.outcome, result.error, result.seq

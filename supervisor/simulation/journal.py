@@ -106,12 +106,8 @@ class _Down(NamedTuple):
 
 class SimulatedJournal(MemoryJournal):
     """Journal of one supervisor on the simulated disk. A commit that no fault strikes takes *commit_s* seconds; with 0
-    seconds the commit is done at once, without a step of the event loop between.
-
-    A commit that fails begins an outage, in which every other commit fails as well. If the failed batch is on the disk
-    nevertheless, this is seen by the next read of the disk, or by the next supervisor. *was_down* is called with the
-    length of each outage. *crash_at* is a state, ``KIND STATE``, that is so short that a kill at a random time rarely
-    meets the state.
+    seconds the commit is done at once, without a step of the event loop between. *was_down* is called with the length
+    of each outage. *crash_at* is a state, ``KIND STATE``, so short that a kill at a random time rarely meets the state.
     """
 
     def __init__(

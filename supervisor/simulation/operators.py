@@ -50,20 +50,12 @@ class Trigger(NamedTuple):
         return not self.littered or sum(one.startswith(f"{session_id}:t") for one in sup.core.registry.entities) > 1
 
 
-class UrgentTrigger(NamedTuple):
-    """Moment at which an operator sends an urgent message, and the delivery point of the message."""
-
-    moment: Trigger
-    at: DeliveryPoint
-
-
 URGENT_MOMENTS: Final = (
-    UrgentTrigger(
-        Trigger("turn", Turn.RUNNING.value), DeliveryPoint.TOOL_BOUNDARY
-    ),  # with its last call, a turn may end
-    UrgentTrigger(Trigger("turn", Turn.COMPACTING.value), DeliveryPoint.TOOL_BOUNDARY),
-    UrgentTrigger(Trigger("session", SessionState.RUNNING.value, littered=True), DeliveryPoint.NOW),
+    (Trigger("turn", Turn.RUNNING.value), DeliveryPoint.TOOL_BOUNDARY),  # with its last call, a turn may end
+    (Trigger("turn", Turn.COMPACTING.value), DeliveryPoint.TOOL_BOUNDARY),
+    (Trigger("session", SessionState.RUNNING.value, littered=True), DeliveryPoint.NOW),
 )
+"""Moments at which an operator sends an urgent message, each with the delivery point of the message."""
 
 
 def session_of(entity_id: str) -> str:
@@ -150,7 +142,7 @@ class Operators:
     def _inspect(self, number: int) -> None:
         """Let the checkers inspect the supervisor, if anything was recorded since the last inspection. Also check that
         the supervisor reports an outage or a failure while its disk refuses writes."""
-        if self._world.disk_refuses and self._sup.outage is None and self._sup.failure is None:
+        if self._world.journal.refuses and self._sup.outage is None and self._sup.failure is None:
             self._oracle.violated("degraded", "run", "its disk refuses to be written, and it says nothing of that")
         if self._sup.core.journal_writer.last_seq == self._seen_seq:
             return
@@ -178,30 +170,30 @@ class Operators:
                 await act(random, place)
 
     async def _on_session(self, act: SessionAct, random: KeyedRandom, place: str) -> None:
-        target = self._pick(random, "session")
+        target = self._pick(random, AbortScope.SESSION)
         if target is not None:
             await act(target, random, place)
 
     def targets(self, scope: AbortScope) -> list[str]:
         """Return the ids of the nodes that an abort of this scope can target now."""
-        return sorted(self._alive("tool" if scope is AbortScope.TOOL else "session", scope is AbortScope.SIBLING))
+        return sorted(self._alive(scope))
 
-    def _alive(self, kind: str, child: bool) -> Iterator[str]:
-        """Yield the ids of live sessions or tool calls; with *child*, only of sessions with a parent. Most nodes are
-        skipped by their ids alone, since a large host has many nodes, and making a node is expensive."""
+    def _alive(self, scope: AbortScope) -> Iterator[str]:
+        """Yield the ids of live tool calls, of live sessions with a parent (for siblings), or of live sessions. Most
+        nodes are skipped by their ids alone, since a large host has many nodes, and making a node is expensive."""
         nodes = self._sup.core.registry.abort_tree()
         for one in nodes:
-            is_session = session_of(one) == one
-            if is_session != (kind == "session"):
+            is_call = session_of(one) != one
+            if is_call != (scope is AbortScope.TOOL):
                 continue
-            if not child or not is_session or ("/" in one and nodes[one].parent is not None):
+            if scope is not AbortScope.SIBLING or ("/" in one and nodes[one].parent is not None):
                 yield one
 
-    def _pick(self, random: KeyedRandom, kind: str, *, child: bool = False) -> str | None:
-        """Draw a live session or tool call: first a state, then a session or call in it, so that a rare state is drawn
-        as often as a common state."""
+    def _pick(self, random: KeyedRandom, scope: AbortScope) -> str | None:
+        """Draw a node that an abort of this scope can target: first a state, then a session or call in it, so that a
+        rare state is drawn as often as a common state."""
         groups: dict[str, list[str]] = {}
-        for one in self._alive(kind, child):
+        for one in self._alive(scope):
             entity = self._sup.core.registry.entities.get(session_of(one))
             groups.setdefault(entity.state_name if entity is not None else "", []).append(one)
         if not groups:
@@ -211,9 +203,7 @@ class Operators:
     async def _abort_some(self, scope: AbortScope, random: KeyedRandom, place: str) -> None:
         """Abort one tool call (or all calls of a session), siblings, or a session, according to *scope*; perhaps abort
         again before the first abort has ended."""
-        target = self._pick(
-            random, "tool" if scope is AbortScope.TOOL else "session", child=scope is AbortScope.SIBLING
-        )
+        target = self._pick(random, scope)
         if target is None:
             return
         if scope is AbortScope.TOOL and random.happens(0.1, "all"):

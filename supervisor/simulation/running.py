@@ -13,6 +13,7 @@ end the oracle checks that everything has ended.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from math import inf
@@ -24,6 +25,7 @@ import trio
 
 from actors.failpoint import controlled_by
 from actors.waiting import any_of
+from supervisor.control.error_messages import cause_of
 from supervisor.embedding.runtime import supervise
 from supervisor.host.api import Supervisor
 from supervisor.ports import JournalError, JournalUnavailable
@@ -284,7 +286,7 @@ class _Run:
                     self.oracle.check_closed(self.world.disk.entities.values())
                 self.oracle.observe(SupervisorLeft(sup))
         except* JournalError as failure:
-            self.gave_up = _first_leaf(failure)
+            self.gave_up = cause_of(failure)
             self.trace.note(f"the supervisor gave up: {self.gave_up}")
             self._check_gave_up(self.gave_up)
             self.oracle.gave_up()
@@ -311,9 +313,10 @@ class _Run:
         if not isinstance(failure, JournalUnavailable):
             self.oracle.violated("durable", "run", f"the journal failed, and not by a fault: {failure}")
             return
-        lasted_s = max(self.world.outage_s, self.world.now() - self.world.end_due_s)
+        outage_s = self.world.journal.outage_s
+        lasted_s = max(outage_s, self.world.now() - self.world.end_due_s)
         if lasted_s < LAST_RECORDS_S - ROUNDING_S:  # it may go down, and up and down again, after the end has begun
-            words = f"was given up after {self.world.outage_s:.3f} s, of at least {LAST_RECORDS_S:g} s: {failure}"
+            words = f"was given up after {outage_s:.3f} s, of at least {LAST_RECORDS_S:g} s: {failure}"
             self.oracle.violated("degraded", "run", words)
 
 
@@ -368,16 +371,15 @@ def simulate_main(
     drawn: DrawnScenario,
     *,
     agents: Agents | None = None,
-    on_line: Callable[[str], None] | None = None,
 ) -> MainResult[T]:
     """Run *main* as the host of a supervisor in the world of *drawn*, without the customers and operators of *drawn*.
 
     Args:
         main: async function that is called with the supervisor; the returned value or the raised error is kept.
-        agents, on_line: as for :func:`simulate`.
+        agents: as for :func:`simulate`.
     """
     program = EmbeddingProgram(main)
-    one = _Run(drawn, on_line, lambda world: program, agents)
+    one = _Run(drawn, None, lambda world: program, agents)
     ran = _ran(one)
     error = program.error or one.gave_up or (None if program.ended else ran.error)
     return MainResult(value=program.value, error=error, gave_up=one.gave_up, report=_report(one, ran))
@@ -417,17 +419,14 @@ def _ran(
 
 def _report(one: _Run, ran: EngineResult[None]) -> Report:
     oracle, world = one.oracle, one.world
-    ended: dict[str, int] = {}
-    for row in world.disk.entities.values():
-        if row.kind == "session":
-            name = row.state if row.ended else f"{row.state} (open)"
-            ended[name] = ended.get(name, 0) + 1
+    sessions = [row for row in world.disk.entities.values() if row.kind == "session"]
+    ended = Counter(row.state if row.ended else f"{row.state} (open)" for row in sessions)
     return Report(
         seed=one.drawn.seed,
         scenario=one.drawn.name,
         schedule=one.drawn.schedule.value,
         digest=one.trace.hexdigest(),
-        sessions=sum(ended.values()),
+        sessions=len(sessions),
         simulated_s=round(ran.simulated_s, 6),
         steps=ran.steps,
         records=oracle.records,
@@ -441,8 +440,3 @@ def _report(one: _Run, ran: EngineResult[None]) -> Report:
         cost=world.meter.cost(),
         lives=world.lives,
     )
-
-
-def _first_leaf(error: BaseException) -> BaseException:
-    """Return the first error of an exception group that is not itself a group."""
-    return _first_leaf(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

@@ -139,8 +139,9 @@ class World:
         self._group = group
         self._agents = agents or {name: msgspec.structs.replace(drawn.shape, adapter=name) for name in AGENTS}
         self._passed: dict[tuple[str, str], int] = {}
-        self._journal: SimulatedJournal | None = None
-        self._processes: SimulatedProcesses | None = None
+        self.journal: SimulatedJournal
+        """Journal of the newest supervisor."""
+        self._processes: SimulatedProcesses
 
     def _wrote(self, batch: Sequence[Append], encoded: Sequence[bytes]) -> None:
         try:
@@ -159,9 +160,9 @@ class World:
         oracle = self.oracle
         self.lives += 1
         self.killed, self.scope, self.end_due_s = anyio.Event(), anyio.CancelScope(), inf
-        if self._journal is not None:
-            self._journal.detach()
-        self._journal = SimulatedJournal(
+        if self.lives > 1:
+            self.journal.detach()
+        self.journal = SimulatedJournal(
             self.disk,
             self.faults,
             self._crashes,
@@ -179,7 +180,7 @@ class World:
         )
         self.oracle.started()
         return Dependencies(
-            journal=self._journal,
+            journal=self.journal,
             processes=RetryingProcessHost(self._processes, self.wall),
             workspace=SimulatedWorkspace(
                 self.random.below("workspace"), self.faults, self.task_scripts, self.workspaces, self.killed
@@ -216,13 +217,13 @@ class World:
     def kill(self) -> None:
         """Kill the newest supervisor as SIGKILL does: the supervisor does nothing any more, and the pipes to its shims
         end."""
-        if self.killed.is_set() or self._journal is None or self._processes is None:
+        if self.killed.is_set() or not self.lives:
             return
         self.crashes += 1
         self.trace.note("killed")
         self._processes.crash()
         self.oracle.killed()
-        self._journal.detach()
+        self.journal.detach()
         self.killed.set()
 
     def cancel(self) -> None:
@@ -234,17 +235,6 @@ class World:
         self.trace.note("cancelled")
         self.request_stop(now=True)
         self.scope.cancel()
-
-    @property
-    def outage_s(self) -> float:
-        """Length in seconds of the newest disk outage under the newest supervisor, up to now if the outage goes on; 0
-        without an outage."""
-        return 0.0 if self._journal is None else self._journal.outage_s
-
-    @property
-    def disk_refuses(self) -> bool:
-        """Whether the disk refused the last operation of the newest supervisor."""
-        return self._journal is not None and self._journal.refuses
 
     # ------------------------------------------------------------------ agents
     def _program_for(self, launch: Launch) -> Program:
@@ -275,18 +265,14 @@ class World:
         if agent.adapter == "inprocess":
             function = function_agent(agent, self.random, self.faults, self.meter.spend)
             return AgentProfile(name=name, adapter="inprocess", function=function, directory=HOME)
-        command = (f"sim-{agent.adapter}",)
-        may = self._permissions(name)
-        env = {AGENT: name}
-        lines = MAPPING if agent.adapter == "jsonl" else None
         return AgentProfile(
             name=name,
             adapter=agent.adapter,
-            command=command,
-            env=env,
+            command=(f"sim-{agent.adapter}",),
+            env={AGENT: name},
             directory=HOME,
-            permissions=may,
-            mapping=lines,
+            permissions=self._permissions(name),
+            mapping=MAPPING if agent.adapter == "jsonl" else None,
         )
 
     def _permissions(self, name: str) -> PermissionPolicy:

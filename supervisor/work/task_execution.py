@@ -4,8 +4,8 @@ The states of the three entities (``lifecycles``) are recorded, and known to eve
 what no table has: the present activity of this process on the task. While the plan runs, the transitions of the three
 entities are recorded here, each caused by the one before it, so that the log of a task is a chain from the plan to the
 task's end. (``work.end_of_work`` records the ends of entities that no plan continues.) Records of one decision are made
-by one call of ``post`` (or in one block of ``PlanRun.together``), and written in one append of the journal: so task, run
-and job agree after a crash at any time. This module makes no decisions.
+by one call of ``post`` (or in one block of ``PlanRun.together``), and written in one append of the journal: so task,
+run and job agree after a crash at any time. This module makes no decisions.
 
 Example: ``await execution.post(TestsPassed(), ValidationPassed(), Completed())`` moves the run, the job and the task.
 """

@@ -33,8 +33,6 @@ from supervisor.plans import AgentConfig
 from supervisor.processes.shim_client import ForkServerClient
 from tests.support import DEADLINE_S, quick_settings
 
-pytestmark = pytest.mark.usefixtures("hears_ctrl_c")
-
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
 
 

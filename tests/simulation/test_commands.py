@@ -195,7 +195,6 @@ def test_an_abort_is_counted_for_whom_it_was_meant() -> None:
     assert covered.counts == {"abort: tool in Running": 1}
 
 
-@pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -270,7 +269,6 @@ def test_a_shrunk_scenario_fails_by_itself(run_command: RunCommand, forbidden: N
     assert told["problem"].partition(":")[0] in out
 
 
-@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_a_search_for_a_smaller_run(
     run_command: RunCommand, forbidden: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

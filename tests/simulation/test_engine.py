@@ -426,7 +426,6 @@ def test_an_interrupt_is_not_kept(schedule: Schedule) -> None:
 
 
 @every_schedule
-@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) -> None:
     """Ctrl-C ends a run between two steps, and no task notices it: a cancellation would cause output that no run
     without Ctrl-C has."""
@@ -455,7 +454,6 @@ def test_ctrl_c_ends_a_run_and_nobody_in_it_hears_of_that(schedule: Schedule) ->
 
 
 @every_schedule
-@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_step_that_does_not_end_is_left_with_the_second_ctrl_c(schedule: Schedule) -> None:
     """The first Ctrl-C waits for the end of the current step; the second one ends the step at once."""
     pressed = 0

@@ -14,7 +14,7 @@ from supervisor.host import factories
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.monitoring import LivenessConfig
 from supervisor.sessions.handle import TurnResult
-from supervisor.simulation.agents import function_agent
+from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom

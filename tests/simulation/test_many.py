@@ -91,7 +91,6 @@ def test_ctrl_c_keeps_what_was_heard(jobs: int) -> None:
     assert heard == [0, 1, 4]
 
 
-@pytest.mark.usefixtures("hears_ctrl_c")
 def test_ctrl_c_is_no_business_of_a_process() -> None:
     """A worker process ignores Ctrl-C from its start, before it has an item."""
     worker = _Worker(square)

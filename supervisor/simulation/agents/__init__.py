@@ -13,7 +13,6 @@ import os
 from supervisor.ports import Launch
 from supervisor.simulation.agents.acp_agent import acp_agent
 from supervisor.simulation.agents.command_agent import command_agent, terminal_program
-from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.jsonl_agent import jsonl_agent
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.turn_plan import Spend, free
@@ -21,7 +20,7 @@ from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
 
-__all__ = ["acp_agent", "command_agent", "function_agent", "jsonl_agent", "program_for", "terminal_program"]
+__all__ = ["program_for"]
 
 
 def program_for(
@@ -35,11 +34,11 @@ def program_for(
     """
     match launch.argv:
         case ("sim-acp",):
-            return acp_agent(shape, random, faults, spend)
+            return acp_agent(shape.speaking("acp"), random, faults, spend)
         case ("sim-command",) | ("sim-command", _):
-            return command_agent(shape, random, faults, spend)
+            return command_agent(shape.speaking("command"), random, faults, spend)
         case ("sim-jsonl",) | ("sim-jsonl", "--resume", _):
-            return jsonl_agent(shape, random, faults, spend)
+            return jsonl_agent(shape.speaking("jsonl"), random, faults, spend)
         case ("sim-tool", _, _):
             return terminal_program(random, faults)
         case argv:

@@ -25,7 +25,6 @@ from supervisor.simulation.agents.turn_plan import (
     ToolPlan,
     TurnPlan,
     depth_of,
-    free,
     plan_turn,
     said,
 )
@@ -63,11 +62,9 @@ _Answer = dict[str, Any]
 """Result part of a JSON-RPC response: ``{"result": ...}`` or ``{"error": ...}``."""
 
 
-def acp_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+def acp_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend) -> Program:
     """Return the program of an ACP agent; the names of the agent's draws and faults begin with the process name."""
-
-    spoken = shape.speaking("acp")
-    return lambda inside: _Agent(inside, spoken, random, faults, spend).run()
+    return lambda inside: _Agent(inside, shape, random, faults, spend).run()
 
 
 class _Over(Exception):

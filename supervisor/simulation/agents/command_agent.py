@@ -7,14 +7,15 @@ standard input; either way the program works once and ends.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import anyio
 
-from supervisor.simulation.agents.output import dribble
+from supervisor.simulation.agents.output import write
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import Trouble, side_by_side
-from supervisor.simulation.agents.turn_plan import Spend, StepPlan, ToolPlan, TurnPlan, free, plan_turn, said
+from supervisor.simulation.agents.turn_plan import Spend, StepPlan, ToolPlan, TurnPlan, plan_turn, said
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import OsProcess, Program
@@ -25,12 +26,10 @@ _TERMINAL_START_S: Final = 0.05
 _TERMINAL_SLOW_S: Final = (1.0, 60.0)
 
 
-def command_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+def command_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend) -> Program:
     """Return the program of a one-shot agent. The prompt is the only argument; without an argument, the prompt comes on
     standard input."""
-
-    spoken = shape.speaking("command")
-    return lambda inside: OneShot(inside, spoken, random, faults, spend).run()
+    return lambda inside: OneShot(inside, shape, random, faults, spend).run()
 
 
 def terminal_program(random: KeyedRandom, faults: FaultPlan) -> Program:
@@ -50,10 +49,7 @@ class _Plain:
         self.dribbles = self.trouble.strikes("process.dribble", place)
 
     async def write(self, data: bytes) -> None:
-        if self.dribbles:
-            await dribble(self.inside, data)
-        else:
-            await self.inside.write(data)
+        await write(self.inside, data, dribbles=self.dribbles)
 
     async def say(self, text: str) -> None:
         await self.write(f"{text}\n".encode())
@@ -137,19 +133,15 @@ class OneShot(_Plain):
         if self.trouble.strikes("agent.provider_hangs", place):
             await anyio.sleep_forever()
         if self.trouble.strikes("agent.provider_error", place):
-            return self.complaint("the model's provider answered 529: overloaded", 1)
+            return partial(self.complain, "the model's provider answered 529: overloaded", 1)
         if self.trouble.strikes("agent.refuses", place):
-            return self.complaint("refused", _REFUSED)
+            return partial(self.complain, "refused", _REFUSED)
         return None
 
-    def complaint(self, why: str, status: int) -> Callable[[], Awaitable[int]]:
-        """Return a function that reports a failure on standard error and returns *status*."""
-
-        async def complain() -> int:
-            await self.inside.write_err(f"error: {why}\n".encode())
-            return status
-
-        return complain
+    async def complain(self, why: str, status: int) -> int:
+        """Report a failure on standard error; return *status*."""
+        await self.inside.write_err(f"error: {why}\n".encode())
+        return status
 
     async def _step(self, step: StepPlan) -> None:
         await self.say(said(self.place, step.chars))

@@ -6,7 +6,6 @@ agent chooses the id of its conversation, and its last line is the result of the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,7 @@ import msgspec
 from supervisor.agent_catalogue import LineMapping
 from supervisor.simulation.agents.command_agent import OneShot
 from supervisor.simulation.agents.profile import AgentShape
-from supervisor.simulation.agents.turn_plan import Spend, ToolPlan, TurnPlan, free, said
+from supervisor.simulation.agents.turn_plan import Spend, ToolPlan, TurnPlan, said
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.machine.kernel import Program
@@ -39,12 +38,10 @@ MAPPING: Final = LineMapping.model_validate(
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def jsonl_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend = free) -> Program:
+def jsonl_agent(shape: AgentShape, random: KeyedRandom, faults: FaultPlan, spend: Spend) -> Program:
     """Return the program of a ``jsonl`` agent. The prompt comes on standard input; ``--resume NAME`` continues a
     conversation."""
-
-    spoken = shape.speaking("jsonl")
-    return lambda inside: _Jsonl(inside, spoken, random, faults, spend).run()
+    return lambda inside: _Jsonl(inside, shape, random, faults, spend).run()
 
 
 class _Jsonl(OneShot):
@@ -79,12 +76,9 @@ class _Jsonl(OneShot):
             await self._tell(type="call", id=f"{plan.place}:open", kind="own")
         await self._tell(type="end", status="done")
 
-    def complaint(self, why: str, status: int) -> Callable[[], Awaitable[int]]:
-        async def complain() -> int:
-            await self._tell(type="end", status="failed", error=why)
-            return status
-
-        return complain
+    async def complain(self, why: str, status: int) -> int:
+        await self._tell(type="end", status="failed", error=why)
+        return status
 
     async def call(self, tool: ToolPlan) -> None:
         await self._tell(type="call", id=tool.place, kind=tool.way)

@@ -21,8 +21,11 @@ DRIBBLE_S: Final = 1.0
 """Seconds per byte of a program whose output comes byte by byte (the fault ``process.dribble``)."""
 
 
-async def dribble(inside: OsProcess, data: bytes) -> None:
-    """Write *data* to standard output, one byte a second."""
+async def write(inside: OsProcess, data: bytes, *, dribbles: bool) -> None:
+    """Write *data* to standard output; with *dribbles* one byte a second."""
+    if not dribbles:
+        await inside.write(data)
+        return
     for at in range(len(data)):
         await inside.write(data[at : at + 1])
         await anyio.sleep(DRIBBLE_S)
@@ -47,7 +50,7 @@ class Output:
         while True:
             await self._put.wait()
             while self._held:
-                await self._write(self._batch())
+                await write(self._inside, self._batch(), dribbles=self.dribbles)
             self._put.clear()
             self._empty.set()
 
@@ -62,9 +65,3 @@ class Output:
         while self._held and (size := size + len(parts[-1])) + len(self._held[0]) <= BATCH_BYTES:
             parts.append(self._held.popleft())
         return b"".join(parts) if len(parts) > 1 else parts[0]
-
-    async def _write(self, data: bytes) -> None:
-        if self.dribbles:
-            await dribble(self._inside, data)
-        else:
-            await self._inside.write(data)

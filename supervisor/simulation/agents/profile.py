@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_type_hints
 
 import msgspec
 
 from supervisor.lifecycles.types import CancelMode
 
 Adapter: TypeAlias = Literal["acp", "command", "inprocess", "jsonl"]
-SECONDS: Final = ("think_s", "tool_s", "start_s", "slow_start_s", "cancel_s")
-COUNTS: Final = ("steps", "tools", "text_chars", "tokens")
 MOST: Final = 1_000_000
 """The largest number of seconds, steps, calls and characters in a shape: a run with more would run out of memory or
 time."""
@@ -29,17 +27,6 @@ WANTED: Final = {
     "cancel_modes": f"a list of some of {', '.join(CancelMode)}",
 }
 """Descriptions of the valid values of fields that are neither pairs nor probabilities, for error messages."""
-PROBABILITIES: Final = (
-    "parallel",
-    "nested",
-    "terminals",
-    "child_processes",
-    "delegation",
-    "beside",
-    "permission",
-    "loads",
-    "steers",
-)
 
 
 class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,6 +110,14 @@ class AgentShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Return the same shape with this adapter; the shape itself, without another validation, if it has the adapter
         already."""
         return self if self.adapter == adapter else msgspec.structs.replace(self, adapter=adapter)
+
+
+_TYPES: Final = get_type_hints(AgentShape)
+SECONDS, COUNTS, PROBABILITIES = (
+    tuple(name for name, of in _TYPES.items() if of == wanted)
+    for wanted in (tuple[float, float], tuple[int, int], float)
+)
+"""Names of the fields that are bounds of seconds, bounds of whole numbers, and probabilities."""
 
 
 def shape_of(fields: Mapping[str, Any]) -> AgentShape:

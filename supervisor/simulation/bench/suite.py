@@ -193,37 +193,23 @@ def load_suite(name: str) -> tuple[Suite, SuiteFiles]:
     Raises:
         BadSuite: the suite does not exist, or is not valid.
     """
-    place = _place(name)
-    where = f"suite {name}"
+    place, where = _place(name), f"suite {name}"
     try:
-        return Suite.model_validate(tables_of(_text(name, place.suite))), place
+        return Suite.model_validate(tables_of(text_of(place.suite))), place
     except ValidationError as error:
         raise BadSuite("\n".join(problems(where, error, _table_at))) from None
     except ValueError as error:
         raise BadSuite(f"{where}: {error}") from None
 
 
-def _text(name: str, file: Any) -> str:
-    if name.endswith(".toml"):
-        return text_of(file)
-    if name not in _library():
-        raise BadSuite(f"no suite is named {name!r}; there is {', '.join(_library())}, or give a FILE.toml")
-    text: str = file.read_text(encoding="utf-8")
-    return text
-
-
-def _folder() -> Any:
-    return resources.files("supervisor.simulation.bench") / "suites"
-
-
-def _library() -> list[str]:
-    return sorted(one.name.removesuffix(".toml") for one in _folder().iterdir() if one.name.endswith(".toml"))
-
-
 def _place(name: str) -> SuiteFiles:
     if name.endswith(".toml"):
         return SuiteFiles(Path(name), Path(name).with_suffix(".digests"))
-    return SuiteFiles(_folder() / f"{name}.toml", _folder() / f"{name}.digests")
+    folder: Any = resources.files("supervisor.simulation.bench") / "suites"
+    library = sorted(one.name.removesuffix(".toml") for one in folder.iterdir() if one.name.endswith(".toml"))
+    if name not in library:
+        raise BadSuite(f"no suite is named {name!r}; there is {', '.join(library)}, or give a FILE.toml")
+    return SuiteFiles(folder / f"{name}.toml", folder / f"{name}.digests")
 
 
 def parse_policy(words: str) -> tuple[str, Overrides]:

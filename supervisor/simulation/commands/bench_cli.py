@@ -172,13 +172,9 @@ def _keep(place: SuiteFiles, result: Bench, files: dict[str, str]) -> None:
     from supervisor.simulation.bench.suite import digests_of
 
     if result.problems:
-        _warn("no digests are kept of runs that went wrong")
+        say("no digests are kept of runs that went wrong", err=True)
         return
     place.write_digests(digests_of(result.first_seed, result.seeds, files))
-
-
-def _warn(words: str) -> None:
-    say(words, err=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ showing
@@ -194,13 +190,13 @@ def _show(result: Bench, differing: Differing | None, *, as_json: bool, complete
             say(f"interrupted; what was reached until then: {result.runs} runs")
         _show_tables(result)
     for words in result.problems[:PROBLEMS_SHOWN]:
-        _warn(words)
+        say(words, err=True)
     if len(result.problems) > PROBLEMS_SHOWN:
-        _warn(f"and {len(result.problems) - PROBLEMS_SHOWN} more")
+        say(f"and {len(result.problems) - PROBLEMS_SHOWN} more", err=True)
     for name, digest in (differing or {}).items():
-        _warn(f"{name}: {digest['now'] or 'not there'} now, {digest['kept'] or 'not there'} in the digests")
+        say(f"{name}: {digest['now'] or 'not there'} now, {digest['kept'] or 'not there'} in the digests", err=True)
     if differing == {}:
-        _warn(f"{len(result.suite.files)} files are as they were")
+        say(f"{len(result.suite.files)} files are as they were", err=True)
 
 
 def _show_tables(result: Bench) -> None:

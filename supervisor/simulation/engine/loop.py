@@ -126,18 +126,8 @@ class _Timer(msgspec.Struct, eq=False):
 
 
 class SimulatedLoop(SealedLoop):
-    """Seeded asyncio event loop in virtual time.
-
-    Args:
-        seed: the seed of the run.
-        schedule: any schedule except ``trio``.
-        horizon_s: virtual seconds after which the run is an error.
-        grain_s: timers are rounded up to multiples of this number of seconds, so that more happens at once; 0 is exact.
-        livelock_steps: number of steps at one moment of virtual time that is an error.
-        before_step: called before each step with the step's number, from 1.
-        watch: called with the number of steps so far, now and then as time moves on.
-        on_failed: called when the run has failed, before its tasks are ended.
-    """
+    """Seeded asyncio event loop in virtual time. The arguments are those of :func:`supervisor.simulation.engine.run`;
+    *schedule* is any schedule except ``trio``."""
 
     def __init__(
         self,

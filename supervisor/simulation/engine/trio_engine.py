@@ -63,7 +63,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 class TrioEngine(trio.abc.Clock, trio.abc.Instrument):
     """Clock and instrument of trio for one simulated run. A failure cancels the whole run, so that the run unwinds. The
-    arguments are the same as those of the simulated event loop."""
+    arguments are those of :func:`supervisor.simulation.engine.run`."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import errno
 import signal
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 import anyio
@@ -94,13 +94,15 @@ class OsProcess:
         session: int | None,
     ) -> None:
         self._kernel = kernel
-        self._pid = kernel.next_pid()
-        self._name = name
+        self.pid = kernel.next_pid()
+        self.name = name
+        """Name of the process for draws: the same in every run of a seed."""
         self.launch = launch
+        self.argv, self.env, self.cwd = launch.argv, launch.env, launch.cwd
         self.owner = owner
         self.parent = parent
         self.reaper = reaper
-        self.session = self._pid if session is None else session
+        self.session = self.pid if session is None else session
         self._born = kernel.ticks()
         self.children: dict[int, OsProcess] = {}
         self.status: int | None = None
@@ -144,9 +146,9 @@ class OsProcess:
         which has no pid here."""
         parent = self.parent.pid if isinstance(self.parent, OsProcess) else 0
         state = "Z" if self.status is not None else "D" if self.exiting else "S"
-        command = "" if self.exiting else self._name.encode().hex()
+        command = "" if self.exiting else self.name.encode().hex()
         exiting = self.exiting and self.status is None
-        return ProcessSeen(self._pid, parent, self.session, self._born, state, 1, command, exiting=exiting)
+        return ProcessSeen(self.pid, parent, self.session, self._born, state, 1, command, exiting=exiting)
 
     def deliver(self, number: int) -> None:
         """Deliver a signal to the process."""
@@ -208,27 +210,6 @@ class OsProcess:
         return self.reaper.adopter()
 
     # ------------------------------------------------------------------ from within
-    @property
-    def pid(self) -> int:
-        return self._pid
-
-    @property
-    def name(self) -> str:
-        """Name of the process for draws: the same in every run of a seed."""
-        return self._name
-
-    @property
-    def argv(self) -> tuple[str, ...]:
-        return self.launch.argv
-
-    @property
-    def env(self) -> Mapping[str, str]:
-        return self.launch.env
-
-    @property
-    def cwd(self) -> str:
-        return self.launch.cwd
-
     def _check_alive(self) -> None:
         if not self.runs:
             raise _Died
@@ -300,7 +281,7 @@ class OsProcess:
             self._kernel,
             self,
             self.launch,
-            f"{self._name}/{name}",
+            f"{self.name}/{name}",
             owner=self.owner,
             reaper=self.reaper,
             session=None if new_session else self.session,
@@ -317,7 +298,7 @@ class OsProcess:
         self._check_alive()
         child = self.children.get(pid)
         if child is None:
-            raise ChildProcessError(errno.ECHILD, f"process {self._pid} has no child {pid}")
+            raise ChildProcessError(errno.ECHILD, f"process {self.pid} has no child {pid}")
         while child.status is None:
             if self._child_exit is None:
                 self._child_exit = OneShotEvent()
@@ -348,8 +329,9 @@ class Kernel:
         self.table: dict[int, OsProcess] = {}
         self.init = _Init(self)
         self.note = note
-        self.now = current_backend().now
-        """Function that returns the time of the machine's clock, in seconds."""
+        backend = current_backend()
+        self.now, self.checkpoint = backend.now, backend.checkpoint
+        """Functions: the time of the machine's clock, in seconds, and a step in which other tasks run."""
         self.start_soon = group.start_soon
         self._last_pid = FIRST_PID
 

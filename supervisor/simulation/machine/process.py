@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol, assert_never
+from collections.abc import Iterable
+from typing import assert_never
 
 import anyio
 
@@ -33,21 +33,6 @@ from supervisor.simulation.machine.pipe import Pipe
 from supervisor.simulation.machine.shim import SimulatedShim
 
 
-class Machine(Protocol):
-    """Interface to the simulated machine on which a process runs."""
-
-    kernel: Kernel
-    checkpoint: Callable[[], Awaitable[None]]
-
-    def forget(self, process: SimulatedProcess) -> None:
-        """Remove a process whose shim is gone from the running processes."""
-        ...
-
-    def abandon(self, pid: int, owner: str) -> None:
-        """Report that the context of a process was left before the process's shim was done."""
-        ...
-
-
 class _Inspection:
     """Request to the shim for the list of processes, and the reply."""
 
@@ -61,13 +46,15 @@ class _Inspection:
 
 
 class SimulatedProcess:
-    """Simulated program under its shim, as the supervisor uses it: implements ``supervisor.ports.Process``."""
+    """Simulated program under its shim, as the supervisor uses it: implements ``supervisor.ports.Process``, which
+    describes the methods."""
 
-    def __init__(self, machine: Machine, start: LaunchDraws, kill_s: float, on_exiting: OnExiting | None) -> None:
+    def __init__(self, kernel: Kernel, start: LaunchDraws, kill_s: float, on_exiting: OnExiting | None) -> None:
         self.report: ProcessReport | None = None
-        self._machine = machine
-        self._start = start
-        self._pid = 0
+        self.pid = 0
+        """Pid of the main process; 0 while it is not started."""
+        self._kernel = kernel
+        self._start, self.name = start, start.name
         self._failed: Failed | None = None
         self._fate: Ended | None = None
         self._status: int | None = None
@@ -75,7 +62,7 @@ class SimulatedProcess:
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = OneShotEvent(), OneShotEvent(), OneShotEvent()
         self._looks: deque[_Inspection] = deque()
-        self._emptied = machine.kernel.ticks()
+        self._emptied = kernel.ticks()
         self.written_between = (self._emptied, self._emptied)
         """First and last tick (of the machine's clock) between which the most recently received output was written."""
         self._sending = False
@@ -84,23 +71,17 @@ class SimulatedProcess:
         self._unsent = b""
         self._open_input = True
         pipes = (self._stdin, self._stdout, self._stderr)
-        self.shim = SimulatedShim(machine.kernel, start, pipes, start.random, start.lost_after_s)
+        self.shim = SimulatedShim(kernel, start, pipes, start.random, start.lost_after_s)
         self._exit_wait = ExitWait(
             self.shim.exiting,
             self._ended.wait,
             kill_s=kill_s,
             on_exiting=on_exiting,
-            now=machine.kernel.now,
+            now=kernel.now,
         )
 
     # ------------------------------------------------------------------------------------------ the port
-    @property
-    def pid(self) -> int:
-        """Pid of the main process; 0 while it is not started."""
-        return self._pid
-
     async def receive(self) -> bytes:
-        """Receive the next bytes of standard output, at most 64 KiB; ``b""`` at the end of the output."""
         if self._stdout.waits:
             self._emptied = self.clock()
         data = await self._receive(self._stdout)
@@ -110,17 +91,15 @@ class SimulatedProcess:
         return data
 
     async def receive_err(self) -> bytes:
-        """Receive the next bytes of standard error, at most 64 KiB; ``b""`` at the end of the stream."""
         return await self._receive(self._stderr)
 
     async def _receive(self, pipe: Pipe) -> bytes:
         """Read from *pipe*; if the read does not have to wait, let other tasks run first."""
         if not pipe.waits:
-            await self._machine.checkpoint()
+            await self._kernel.checkpoint()
         return await pipe.read()
 
     async def send(self, data: bytes) -> None:
-        """Write all of *data* to standard input; if the input is closed, *data* is dropped silently."""
         while self._sending:
             self._sent.clear()
             await self._sent.wait()
@@ -137,39 +116,32 @@ class SimulatedProcess:
             self._sent.set()
 
     def close_input(self) -> None:
-        """Close the program's standard input."""
         if self._open_input:
             self._open_input = False
             self._stdin.close_writing()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process only; a number that is not a signal's has no effect."""
-        if 0 < number < signal.NSIG:
+        if 0 < number < signal.NSIG:  # another number has no effect
             self.shim.signal(number)
 
     def terminate(self) -> None:
-        """Order the shim to send SIGTERM to the whole process tree."""
         self._note_order("terminate")
         self.shim.terminate()
 
     def kill(self) -> None:
-        """Order the shim to send SIGKILL to the whole process tree until no process is left."""
         self._note_order("kill")
         self.shim.kill()
-        slow = any(process.exit_s for process in self._machine.kernel.below(self.shim))
+        slow = any(process.exit_s for process in self._kernel.below(self.shim))
         if self.report is None and self._exit_wait.begin() and slow:  # else nothing is to be seen
-            self._machine.kernel.start_soon(self._exit_wait.run)
+            self._kernel.start_soon(self._exit_wait.run)
 
     def clock(self) -> int:
-        """Return the time of the machine's clock in ticks."""
-        return self._machine.kernel.ticks()
+        return self._kernel.ticks()
 
     async def list_processes(self) -> tuple[ProcessSeen, ...] | None:
-        """Return descriptions of the main process and its descendants, parents first; ``None`` if the processes are
-        unknown."""
         if self._is_unknown:
             return None
-        if not self._pid or self._exited.is_set():
+        if not self.pid or self._exited.is_set():
             return ()
         look = _Inspection()
         self._looks.append(look)
@@ -178,17 +150,14 @@ class SimulatedProcess:
         return look.found
 
     def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send a signal to these descendants of the main process."""
         self.shim.signal_processes(found, number)
 
     async def wait_gone(self, pid: int) -> None:
-        """Wait until the descendant with this pid has ended."""
-        process = self._machine.kernel.table.get(pid)
+        process = self._kernel.table.get(pid)
         if process is not None:
             await process.dead.wait()
 
     async def wait_exit(self) -> int | None:
-        """Wait for the exit status of the main process, and return the status; ``None`` if the status is unknown."""
         await self._exited.wait()
         return self._status
 
@@ -212,7 +181,7 @@ class SimulatedProcess:
             await self._settled.wait()
         if self._failed is not None:
             raise self._start.refusal(self._failed.step, self._failed.errno)
-        if not self._pid:
+        if not self.pid:
             raise shim_ended_early(self._start.launch, b"")
 
     # ------------------------------------------------------------------------------------------ what its warden says
@@ -220,7 +189,7 @@ class SimulatedProcess:
         """Take in a status that the shim reports."""
         match status:
             case Spawned(pid=pid):
-                self._pid = pid
+                self.pid = pid
                 self._settled.set()
             case Failed():
                 self._failed = status
@@ -239,7 +208,6 @@ class SimulatedProcess:
 
     def shim_gone(self) -> None:
         """Conclude with the fate that the shim, or the fork server for it, reported."""
-        self._machine.forget(self)
         if self.report is None:
             assert self._fate is not None, "its warden says so, or the keeper for it"
             self._conclude(self._reported(self._fate))
@@ -249,11 +217,11 @@ class SimulatedProcess:
         if self._order != "kill":
             self._order = order
         if self._ordered_at_s is None:
-            self._ordered_at_s = self._machine.kernel.now()
+            self._ordered_at_s = self._kernel.now()
 
     def _reported(self, fate: Ended) -> ProcessReport:
         return ProcessReport(
-            pid=self._pid,
+            pid=self.pid,
             status=self._status if fate.status is None else fate.status,
             ended_by=self._order if fate.ended_by == "lost" else fate.ended_by,
             killed=fate.killed,
@@ -263,13 +231,13 @@ class SimulatedProcess:
             exiting_s=self._exit_wait.exiting_s,
         )
 
-    def _unknown(self, ended_by: str) -> ProcessReport:
-        now_s = self._machine.kernel.now()
+    def _unknown(self) -> ProcessReport:
+        now_s = self._kernel.now()
         took_s = now_s - (now_s if self._ordered_at_s is None else self._ordered_at_s)
         return ProcessReport(
-            pid=self._pid,
+            pid=self.pid,
             status=self._status,
-            ended_by=ended_by,
+            ended_by="kill",
             killed=0,
             survivors=-1,
             took_s=took_s,
@@ -295,7 +263,7 @@ class SimulatedProcess:
         """End the process tree: terminate, wait, kill, wait, and wait for processes that the kernel is ending. Orders
         that were given before are not repeated."""
         self.close_input()
-        if self.report is None and self._pid and self._order != "kill":
+        if self.report is None and self.pid and self._order != "kill":
             if self._order == "exit":
                 self.terminate()
             await within(terminate_s, self._ended.wait)
@@ -307,8 +275,7 @@ class SimulatedProcess:
         """Conclude with an unknown fate if there is no report yet, and close the pipes; a shim that is not done goes on
         alone."""
         if self.report is None:
-            self._machine.abandon(self._pid, self._start.name)
-            self._conclude(self._unknown("kill"))
+            self._conclude(self._unknown())
         self.close_ends()
 
     def close_ends(self) -> None:

@@ -17,7 +17,6 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors.waiter import current_backend
 from supervisor.ports import Launch, OnExiting
 from supervisor.processes.spawn_errors import check_launch
 from supervisor.simulation.faults import FaultPlan
@@ -70,7 +69,6 @@ class SimulatedProcesses:
         pieces: float = PIECES,
     ) -> None:
         self.kernel = Kernel(group, self._note)
-        self.checkpoint = current_backend().checkpoint
         self._group = group
         self._program_for = program_for
         self._faults = faults
@@ -85,14 +83,10 @@ class SimulatedProcesses:
     async def spawn(
         self, launch: Launch, *, terminate_s: float = 2.0, kill_s: float = 1.0, on_exiting: OnExiting | None = None
     ) -> AsyncIterator[SimulatedProcess]:
-        """Start the program of *launch*. Leaving the context ends the whole process tree within ``terminate_s + kill_s
-        + KILL_EXTRA_S`` seconds, and processes that the kernel is ending within ``EXITING_S`` seconds of the kill.
-
-        Raises:
-            SpawnError: the program cannot be started.
-        """
+        """Start the program of *launch* under a shim, as the port describes. Leaving the context takes at most
+        ``terminate_s + kill_s + KILL_EXTRA_S`` seconds, without processes that the kernel is ending."""
         check_launch(launch)
-        process = self.begin(launch, kill_s, on_exiting)
+        process = self._begin(launch, kill_s, on_exiting)
         try:
             await process.launched()
             yield process
@@ -102,6 +96,8 @@ class SimulatedProcesses:
                     with anyio.CancelScope(shield=True):
                         await process.leave(terminate_s)
             finally:
+                if process.report is None:  # the context is left before the shim is done
+                    self._observe(ProcessEvent(self.kernel.now(), "abandoned", process.pid, process.name, ""))
                 process.close()
 
     # ------------------------------------------------------------------------------------------ for the world
@@ -113,28 +109,21 @@ class SimulatedProcesses:
             process.shim.supervisor_died()
 
     # ------------------------------------------------------------------------------------------ for its processes
-    def begin(self, launch: Launch, kill_s: float = 1.0, on_exiting: OnExiting | None = None) -> SimulatedProcess:
-        """Start a shim for *launch*, and return the process under the shim.
-
-        Raises:
-            SpawnError: the shim cannot be started.
-        """
+    def _begin(self, launch: Launch, kill_s: float, on_exiting: OnExiting | None) -> SimulatedProcess:
+        """Start a shim for *launch*, and return the process under the shim."""
         name = launch.env.get(NAME_VARIABLE) or f"{launch.cwd}$ {' '.join(launch.argv)[:NAME_MAX]}"
         self._launches[name] = number = self._launches.get(name, 0) + 1
         start = LaunchDraws(launch, f"{name}#{number}", self._program_for, self._faults, self._random, self._pieces)
         start.need_descriptors()
-        process = SimulatedProcess(self, start, kill_s, on_exiting)
+        process = SimulatedProcess(self.kernel, start, kill_s, on_exiting)
         self._running[process] = None
-        self._group.start_soon(process.shim.run, process)
+        self._group.start_soon(self._run, process)
         return process
 
-    def forget(self, process: SimulatedProcess) -> None:
-        """Remove a process whose shim is gone from the running processes."""
+    async def _run(self, process: SimulatedProcess) -> None:
+        await process.shim.run(process.receive_status)
         del self._running[process]
-
-    def abandon(self, pid: int, owner: str) -> None:
-        """Report that the context of a process was left before the process's shim was done."""
-        self._observe(ProcessEvent(self.kernel.now(), "abandoned", pid, owner, ""))
+        process.shim_gone()
 
     def _note(self, what: str, process: OsProcess, detail: str) -> None:
         self._observe(ProcessEvent(self.kernel.now(), what, process.pid, process.owner, detail))

@@ -14,7 +14,7 @@ import signal
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
 import msgspec
@@ -32,15 +32,8 @@ START_MIN_S: Final = 0.001
 START_MAX_S: Final = 0.05
 TURN_MAX_S: Final = 0.02
 
-
-class StatusReceiver(Protocol):
-    """Interface of the receiver of a shim's statuses: the supervisor's end."""
-
-    def receive_status(self, status: Status) -> None: ...
-
-    def shim_gone(self) -> None:
-        """Conclude, since the shim is gone."""
-        ...
+OnStatus = Callable[[Status], None]
+"""Function of the supervisor's end that takes in a status of the shim."""
 
 
 class SimulatedShim:
@@ -65,7 +58,7 @@ class SimulatedShim:
         self._random = random
         self._lost_after_s = lost_after_s
         self._fate = anyio.CancelScope()
-        self._listener: StatusReceiver | None = None
+        self._report: OnStatus | None = None
         self._orphaned = False
         self._orders: deque[Callable[[], None]] = deque()
         self._wakeup = ResettableEvent()
@@ -122,42 +115,41 @@ class SimulatedShim:
         self._wakeup.set()
 
     # ------------------------------------------------------------------------------------------ its life
-    async def run(self, listener: StatusReceiver) -> None:
+    async def run(self, report: OnStatus) -> None:
         """Run the shim until the main process has ended, kill the process tree, and report the end. If the shim is lost
         before, report the end of a lost shim."""
-        self._listener = listener
+        self._report = report
         self._fate.deadline = self._kernel.now() + self._lost_after_s
         with self._fate:
-            await self._serve(listener)
+            await self._serve(report)
         if self._fate.cancelled_caught:
-            await self._end_as_lost(listener)
-        self._listener = None  # they would keep each other
-        listener.shim_gone()
+            await self._end_as_lost(report)
+        self._report = None  # they would keep each other
 
-    async def _serve(self, listener: StatusReceiver) -> None:
+    async def _serve(self, report: OnStatus) -> None:
         await anyio.sleep(self._random.between(START_MIN_S, START_MAX_S, "start"))
-        self._start(listener)
+        self._start(report)
         while not self._over:
             await self._wakeup.wait()
             await self._delay()
             self._wakeup.clear()
-            self._reap(listener)
+            self._reap(report)
             while self._orders:
                 order = self._orders.popleft()
                 if self._status is None:  # else its pid may be somebody else's by now
                     order()
-        outlived = await self._kill_tree(listener)
+        outlived = await self._kill_tree(report)
         now_s = self._kernel.now()
         took_s = now_s - (now_s if self._since_s is None else self._since_s)
         ended = Ended(status=self._status, ended_by=self._ended_by(), killed=self._killed, took_s=took_s)
-        listener.receive_status(msgspec.structs.replace(ended, outlived=outlived))
+        report(msgspec.structs.replace(ended, outlived=outlived))
 
     async def _delay(self) -> None:
         """Let a drawn moment pass, until the busy machine runs this shim again."""
         self._turns += 1
         await anyio.sleep(self._random.between(0.0, TURN_MAX_S, "turn", self._turns))
 
-    def _start(self, listener: StatusReceiver) -> None:
+    def _start(self, report: OnStatus) -> None:
         if self._orphaned:
             self._over = True
             return
@@ -165,14 +157,14 @@ class SimulatedShim:
             program = self._what.program()
         except NotStarted as error:
             self._over = True
-            listener.receive_status(Failed(error.step, error.number))
+            report(Failed(error.step, error.number))
         else:
             name = self._what.name
             main = OsProcess(self._kernel, self, self._what.launch, name, owner=name, reaper=self, session=None)
             main.hold(*self._pipes)
             self._pid = main.pid
             self._kernel.begin(main, program)
-            listener.receive_status(Spawned(self._pid))
+            report(Spawned(self._pid))
 
     def _signal(self, number: int) -> None:
         main = self.children.get(self._pid)
@@ -187,8 +179,8 @@ class SimulatedShim:
             process.deliver(signal.SIGTERM)
 
     def _report_processes(self) -> None:
-        assert self._listener is not None, "it obeys no order before it runs"
-        self._listener.receive_status(ProcessesListed(tuple([one.seen() for one in self._kernel.below(self)])))
+        assert self._report is not None, "it obeys no order before it runs"
+        self._report(ProcessesListed(tuple([one.seen() for one in self._kernel.below(self)])))
 
     def _signal_seen(self, born: dict[int, int], number: int) -> None:
         for process in self._kernel.below(self):
@@ -203,18 +195,18 @@ class SimulatedShim:
             self._since_s = self._kernel.now()
 
     # ------------------------------------------------------------------------------------------ its end
-    def _reap(self, listener: StatusReceiver) -> None:
+    def _reap(self, report: OnStatus) -> None:
         for child in list(self.children.values()):
             if child.status is None:
                 continue
             self._kernel.reap(child)
             if child.pid == self._pid:
                 self._status, self._over = child.status, True
-                listener.receive_status(Exited(child.status))
+                report(Exited(child.status))
             elif self._sweeping and child.status == -signal.SIGKILL:
                 self._killed += 1
 
-    async def _kill_tree(self, listener: StatusReceiver) -> tuple[ProcessSeen, ...]:
+    async def _kill_tree(self, report: OnStatus) -> tuple[ProcessSeen, ...]:
         """Kill the shim's children until no child is left. Return the processes that outlived the main process."""
         self._sweeping, self._cut_short = True, self._status is None
         alive = [one.seen() for one in self._kernel.below(self) if one.runs]
@@ -223,7 +215,7 @@ class SimulatedShim:
         while self.children:
             self._kill_children()
             await self._delay()
-            self._reap(listener)
+            self._reap(report)
         return outlived
 
     def _kill_children(self) -> None:
@@ -249,7 +241,7 @@ class SimulatedShim:
             return "kill"
         return "terminate" if self._terminating else "exit"
 
-    async def _end_as_lost(self, listener: StatusReceiver) -> None:
+    async def _end_as_lost(self, report: OnStatus) -> None:
         """Report the end of a lost shim: the main process dies with the shim, the fork server kills the other
         processes."""
         now_s = self._kernel.now()
@@ -265,4 +257,4 @@ class SimulatedShim:
                 if child.status is not None:
                     self._kernel.reap(child)
         took_s = self._kernel.now() - now_s
-        listener.receive_status(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))
+        report(Ended(status=None, ended_by="lost", killed=killed, took_s=took_s))

@@ -20,7 +20,7 @@ from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan
 from supervisor.plans.source import BadPlan
 from supervisor.plans.tasks import TaskConfig, every_task
-from supervisor.simulation.checkers import PlannedTasksListed, TaskAnswered
+from supervisor.simulation.checkers import Heartbeat, PlannedTasksListed, TaskAnswered
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.plan_workload.plans import WORKER, draw_workers
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, prompt_of
@@ -41,15 +41,10 @@ MORE: Final = 100
 
 class HeartbeatSender:
     """Sender of heartbeats for the workers of a plan (``supervisor.work.workers.Heartbeat``), until the worker pool
-    expects no more.
+    expects no more. The oracle sees each heartbeat until the supervisor, the newest of *world*, is killed."""
 
-    Args:
-        heard: called with the worker's id for each heartbeat, until the supervisor is killed.
-        killed: set when the supervisor is killed.
-    """
-
-    def __init__(self, heard: Callable[[str], None], now: Callable[[], float], killed: anyio.Event) -> None:
-        self._heard, self._now, self._killed = heard, now, killed
+    def __init__(self, world: World) -> None:
+        self._oracle, self._now, self._killed = world.oracle, world.now, world.killed
         self._silent_until_s: dict[str, float] = {}
 
     def silence(self, worker_id: str, seconds: float) -> None:
@@ -65,7 +60,7 @@ class HeartbeatSender:
         if self._now() < self._silent_until_s.get(worker_id, 0.0):
             return True
         if not self._killed.is_set():
-            self._heard(worker_id)
+            self._oracle.observe(Heartbeat(worker_id, self._now()))
         return worker_pool.beat(worker_id)
 
 

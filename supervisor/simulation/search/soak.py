@@ -13,21 +13,9 @@ import msgspec
 from supervisor.simulation.commands.run_request import Runner, RunRequest
 from supervisor.simulation.coverage import to_reach
 from supervisor.simulation.oracle import MakeCheckers
-from supervisor.simulation.running import simulate
+from supervisor.simulation.running import Report, simulate
 from supervisor.simulation.scenario import BadScenario
 from supervisor.simulation.search.many import TaskFailed, map_in_order
-
-
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of one run for a soak."""
-
-    violations: int
-    problems: tuple[str, ...]
-    steps: int
-    simulated_s: float
-    sessions: int
-    faults: int
-    reached: dict[str, int]
 
 
 class FailingSeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,21 +43,22 @@ class Soak(msgspec.Struct, kw_only=True):
     def not_reached(self) -> list[str]:
         return [name for name in to_reach() if name not in self.reached]
 
-    def add(self, request: RunRequest, summary: RunSummary | TaskFailed, program: str) -> None:
-        """Add the summary of one run; a run whose task failed counts as a violation, too. *program* is the beginning of
+    def add(self, request: RunRequest, report: Report | TaskFailed, program: str) -> None:
+        """Add the report of one run; a run whose task failed counts as a violation, too. *program* is the beginning of
         the command line that repeats the run."""
         self.scenarios += 1
-        if isinstance(summary, TaskFailed):
-            self._fails(request, 1, f"simulator: {summary.words}", program)
+        if isinstance(report, TaskFailed):
+            self._fails(request, 1, f"simulator: {report.words}", program)
             return
-        self.steps += summary.steps
-        self.sessions += summary.sessions
-        self.faults += summary.faults
-        self.simulated_s = round(self.simulated_s + summary.simulated_s, 6)
-        for name, count in summary.reached.items():
+        self.steps += report.steps
+        self.sessions += report.sessions
+        self.faults += sum(report.faults.values())
+        self.simulated_s = round(self.simulated_s + report.simulated_s, 6)
+        faults = {f"fault: {kind}": count for kind, count in report.faults.items()}
+        for name, count in (report.reached | faults).items():
             self.reached[name] = self.reached.get(name, 0) + count
-        if summary.violations:
-            self._fails(request, summary.violations, summary.problems[0], program)
+        if report.violations:
+            self._fails(request, report.violations, report.problems[0], program)
 
     def _fails(self, request: RunRequest, violations: int, problem: str, program: str) -> None:
         assert request.seed is not None
@@ -84,23 +73,13 @@ class NotDrawn(msgspec.Struct, frozen=True):
     words: str
 
 
-def run_one(checkers: MakeCheckers, request: RunRequest) -> RunSummary | NotDrawn:
-    """Run the requested simulation, in this or a worker process, and return a summary."""
+def run_one(checkers: MakeCheckers, request: RunRequest) -> Report | NotDrawn:
+    """Run the requested simulation, in this or a worker process, and return the report."""
     try:
         drawn = request.draw()
     except BadScenario as error:
         return NotDrawn(str(error))
-    report = simulate(drawn, checkers=checkers)
-    faults = {f"fault: {kind}": count for kind, count in report.faults.items()}
-    return RunSummary(
-        violations=report.violations,
-        problems=report.problems[:1],
-        steps=report.steps,
-        simulated_s=report.simulated_s,
-        sessions=report.sessions,
-        faults=sum(report.faults.values()),
-        reached={**report.reached, **faults},
-    )
+    return simulate(drawn, checkers=checkers)
 
 
 def soak(
@@ -115,10 +94,10 @@ def soak(
     request.read()  # a scenario that is none is told once, not by every seed
     total = Soak()
 
-    def done(item: RunRequest, summary: RunSummary | NotDrawn | TaskFailed) -> None:
-        if isinstance(summary, NotDrawn):
-            raise BadScenario(f"{summary.words} (seed {item.seed})")
-        total.add(item, summary, runner.program)
+    def done(item: RunRequest, report: Report | NotDrawn | TaskFailed) -> None:
+        if isinstance(report, NotDrawn):
+            raise BadScenario(f"{report.words} (seed {item.seed})")
+        total.add(item, report, runner.program)
         heard(total)
 
     complete = map_in_order(partial(run_one, runner.checkers), (request.with_seed(seed) for seed in seeds), jobs, done)
