@@ -21,9 +21,8 @@ from actors.one_shot_event import OneShotEvent, first_of
 from actors.restart import add_restart
 from supervisor.policies.abort_request import program_end_s
 from supervisor.ports import InvalidLaunch, Launch, McpServer, Process, ProcessHost, SpawnError
-from supervisor.ports.input_limits import UNREAD_BYTES_MAX
+from supervisor.ports.input_limits import UNREAD_BYTES_MAX, LineBuffer
 from supervisor.ports.json_text import decodable
-from supervisor.ports.line_buffer import LineBuffer
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry

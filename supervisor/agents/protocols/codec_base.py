@@ -29,9 +29,8 @@ from typing import Final
 
 from supervisor.agents.protocols.json_rpc import ConfigurationRefused, NoMessage, ProtocolError, shortened
 from supervisor.ports import Malformed, Out, StrayLine, ToolClosed, ToolOpened, TurnEnded, TurnEnding
-from supervisor.ports.input_limits import STRAY_CHARS_MAX, STRAY_LINES_MAX
+from supervisor.ports.input_limits import STRAY_CHARS_MAX, STRAY_LINES_MAX, LineBuffer
 from supervisor.ports.json_text import decodable
-from supervisor.ports.line_buffer import LineBuffer
 
 COST_MAX: Final = 1e9
 """Largest cost of a conversation, in US dollars, that is accepted from an agent."""

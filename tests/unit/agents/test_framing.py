@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.ports import StrayLine
-from supervisor.ports.input_limits import LINE_BYTES_MAX
-from supervisor.ports.line_buffer import LineBuffer
+from supervisor.ports.input_limits import LINE_BYTES_MAX, LineBuffer
 
 MIB = 1024 * 1024
 

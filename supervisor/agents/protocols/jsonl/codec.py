@@ -54,9 +54,8 @@ from supervisor.ports import (
     TurnEnding,
     Usage,
 )
-from supervisor.ports.input_limits import LINE_BYTES_MAX
+from supervisor.ports.input_limits import LINE_BYTES_MAX, LineBuffer
 from supervisor.ports.json_text import decodable
-from supervisor.ports.line_buffer import LineBuffer
 
 COUNT_MAX: Final = 10**12
 """Largest number, of tokens or of dollars, that is accepted from a program."""
