@@ -10,7 +10,7 @@ import anyio
 import pytest
 from field_kit import Finished, Scratch, alive, until
 
-from supervisor.runtime.agent_io import AgentIO
+from supervisor.sessions.agent_io import AgentIO
 from supervisor.sessions.process_connection import ProcessConnection
 
 BACKGROUND = "subprocess.Popen({argv}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3)"
