@@ -1,7 +1,7 @@
 """The eight lifecycles of the supervisor, one table each.
 
 ``MACHINES`` is the only list of them: the reference page, the validator, the journal's replay and the tests read it.
-A lifecycle that is not in it does not exist.
+A lifecycle that is not in it does not exist. ``task_cascade`` has the events of task, run and job that follow from one.
 """
 
 from __future__ import annotations

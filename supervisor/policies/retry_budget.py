@@ -1,7 +1,7 @@
 """Retry budget of a workstream: one bound above the retry limits of sessions, task runs and tasks.
 
-This module only counts. The decision whether a failed task is tried again is ``PlanRun.decide_retry`` in
-``supervisor/work/plan_run.py``; its guards are in the tables of ``lifecycles.task_run`` and ``lifecycles.task``.
+This module only counts. Whether a failed task is tried again is decided by ``lifecycles.task_cascade``, with the guards
+in the tables of ``lifecycles.task_run`` and ``lifecycles.task``.
 
 Each of those limits bounds its own retries, and their product would be large: three claims of five attempts of five
 launches. Every launch that answers a charged failure uses one retry of the workstream: a launch by the session itself,

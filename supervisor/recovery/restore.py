@@ -17,8 +17,7 @@ from msgspec.structs import replace
 
 from actors.machine import Effect, Event
 from supervisor.aborts.termination import TerminationService
-from supervisor.lifecycles import job, worker, workstream
-from supervisor.lifecycles import task_run as run
+from supervisor.lifecycles import worker, workstream
 from supervisor.lifecycles.agent import Agent
 from supervisor.lifecycles.effects import (
     BuildPrompt,
@@ -48,17 +47,7 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.session import Session, backoff_ms
-from supervisor.lifecycles.task import (
-    Cancelled,
-    Closed,
-    Orphaned,
-    RecoveryFailed,
-    Rejected,
-    Task,
-    TaskEnd,
-    TaskEvent,
-    Unclaimed,
-)
+from supervisor.lifecycles.task_cascade import TABLE_OF, Abandoned, TaskStates, step
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import (
     AbortReason,
@@ -568,16 +557,10 @@ _ORDER_OF_ENDS: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.RUN, Kind.TASK, Kind.WO
 
 def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
     match entity.kind:
-        case Kind.TASK:
-            return _end_of_task(Task(entity.state))
-        case Kind.JOB:
-            return [job.UserCancelled(reason=WHY)]
+        case Kind.TASK | Kind.RUN | Kind.JOB:
+            return _end_of_work(entity, registry.entities.get(entity.parent_id or ""))
         case Kind.WORKER:
             return end_of_worker(entity)
-        case Kind.RUN:
-            task = registry.entities.get(entity.parent_id or "")
-            rests = entity.state is run.TaskRun.CIRCUIT_OPEN and task is not None and task.state is Task.FAILED
-            return [] if rests else [run.Cancelled(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
             return [workstream.ValidationFailed(error=WHY)]
         case _:
@@ -596,30 +579,13 @@ def end_of_worker(entity: Entity) -> list[Event]:
             return [shut_down]
 
 
-VERIFIED: Final = Closed(
-    reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True
-)
-"""Event that closes a task that is DONE and that no plan continues. A plan that resumes the run merges the
-task's work."""
-
-
-def _end_of_task(state: Task) -> list[TaskEvent]:
-    """Return the events that end a task that no plan continues; none for a task in any other state, such as a failed
-    task."""
-    match state:
-        case Task.PLANNED:
-            return [Rejected(reason=WHY, outcome=TaskEnd.CANCELLED)]
-        case Task.OPEN | Task.BLOCKED | Task.WAITING_FOR_SUBTASKS | Task.PENDING_APPROVAL:
-            return [Cancelled(reason=WHY)]
-        case Task.CLAIMED:
-            recovered = TransitionReason.ORPHAN_RECOVERED
-            return [Unclaimed(reason=WHY, transition_reason=recovered), Cancelled(reason=WHY)]
-        case Task.IN_PROGRESS:
-            return [Orphaned(reason=WHY), RecoveryFailed(reason=WHY)]
-        case Task.DONE:  # verified; only the record of its merge is missing
-            return [VERIFIED]
-        case _:
-            return []
+def _end_of_work(entity: Entity, above: Entity | None) -> list[Event]:
+    """Return the events that end a task, run or job that no plan continues; *above* is the task of a run or a job."""
+    states = TaskStates().having(entity.kind, entity.state, entity.data)
+    if above is not None and above.kind is Kind.TASK:
+        states = states.having(above.kind, above.state, above.data)
+    events = step(states, Abandoned(reason=WHY)).events
+    return [event for event in events if TABLE_OF[type(event)] == entity.kind]
 
 
 def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, turn: Entity | None = None) -> bool:

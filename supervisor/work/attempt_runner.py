@@ -17,7 +17,7 @@ of a plug-in), and is recorded of run, job and task together. Commands about the
 cancel; while the work is being checked, such commands are refused.
 
 Each failure is charged once: a failure before the agent was ready to the session, which launches the agent again by
-itself; a later failure to the run, whose table decides about another attempt (``PlanRun.decide_retry``). A session that
+itself; a later failure to the run, whose table decides about another attempt (``PlanRun.decide``). A session that
 has given up, or was lost, makes no further attempt; the task itself may be claimed anew.
 
 Example: the agent of ``a`` fails, and the run may retry in 10 s. The run goes FAILED, RETRYING; the job RETRYING; the
@@ -35,8 +35,9 @@ import anyio
 from actors.machine import Event
 from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.task import Blocked, Claimed, Orphaned, Requeued, Started, Task, TaskEvent, Unclaimed
-from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, TaskRunData, probes_left
+from supervisor.lifecycles.task import Blocked, Claimed, Requeued, Started, Task, TaskEvent, Unclaimed
+from supervisor.lifecycles.task_cascade import AttemptBegun, Circumstances, DelayEnded, TakenAway, WorkersLost
+from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, probes_left
 from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Exit, TransitionReason, Verdict
 from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
@@ -182,7 +183,7 @@ class AttemptRunner:
             await self._begin_session(execution)
             active.decided.set()
         else:
-            await execution.post(*execution.run_start())
+            await self._plan_run.advance(execution, AttemptBegun())
         self._plan_run.note_launched(execution)
         return True
 
@@ -194,19 +195,13 @@ class AttemptRunner:
             session = await self._start_session(execution)
         except Refused as refusal:
             if execution.run is TaskRun.HALF_OPEN:
-                await execution.post(task_run.ProbeFailed(error=str(refusal)))
+                await self._plan_run.advance(execution, task_run.ProbeFailed(error=str(refusal)))
             raise
         execution.session_id = session.id
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
         claimed = Claimed(by=execution.session_id, reason=f"agent {execution.agent}")
-        events: tuple[TaskEvent, ...] = (claimed,)
-        match execution.state:  # the session before this one ended between two attempts
-            case Task.CLAIMED:
-                events = Unclaimed(reason="its session has ended"), claimed
-            case Task.IN_PROGRESS:
-                events = Requeued(reason="its session has ended"), claimed
         try:
-            await execution.post(*events, *execution.run_start())
+            await self._plan_run.advance(execution, claimed)
         except Refused as refusal:  # it was cancelled meanwhile
             await self._sup.close_session(execution.session_id, reason=str(refusal), cause=execution.cause)
             raise
@@ -373,32 +368,22 @@ class AttemptRunner:
     ) -> bool:
         """Decide about the run that ends with the event *failed*: another attempt, now or later, or none. Return
         whether the task waits in its slot for another attempt."""
-        error, model = failed.error, outcome.how.model if outcome.how is not None else None
-        spent = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
-        charged = not (isinstance(failed, task_run.ExecutionFailed) and failed.provider)
-        decision = await self._plan_run.decide_retry(execution, failed, charged=charged, spent=spent)
-        if self.is_spent(decision.state, decision.data):
-            ends = (*decision.events, job.ExecutionFailed(error=error, final=True))
-            await self._pipeline.fail(execution, decision.explain(error), *ends, verdict=outcome.how)
+        model = outcome.how.model if outcome.how is not None else None
+        no_retry = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
+        given = Circumstances(verdict=outcome.how, no_retry=no_retry)
+        await self._plan_run.advance(execution, failed, given=given)
+        if execution.state is Task.FAILED:
+            await self._pipeline.continue_failed(execution)
             return False
-        if decision.state is TaskRun.CIRCUIT_OPEN:
-            probe_in_s = decision.data.cooldown_s
-            _log.warning("a task waits for its last try", task=execution.name, reason=error, probe_in_s=probe_in_s)
-        in_slot = charged and execution.job_data.retry_count >= execution.job_data.max_retries
-        job_events = () if in_slot else (job.ExecutionFailed(error=error, charged=charged),)
-        await execution.post(*decision.events, *job_events)
+        if execution.run is TaskRun.CIRCUIT_OPEN:
+            probe_in_s, why = execution.run_data.cooldown_s, failed.error
+            _log.warning("a task waits for its last try", task=execution.name, reason=why, probe_in_s=probe_in_s)
         await self._plan_run.take_back_failed(execution)
+        in_slot = execution.job is Job.RUNNING
         if not in_slot:
             await self._plan_run.give_back(execution)
             self._plan_run.start(self.wait, execution, delay_of(execution)[0])
         return in_slot
-
-    def is_spent(self, run: TaskRun, data: TaskRunData) -> bool:
-        """Return whether a run has no attempt and no probe left, or nothing can be launched for it: the retry budget is
-        spent, or the supervisor is stopping."""
-        affordable = self._plan_run.budget.left and not self._sup.stopping.is_set()
-        no_probe = not (affordable and probes_left(data, task_run.CooldownExpired()))
-        return run is TaskRun.CIRCUIT_OPEN and no_probe
 
     # ------------------------------------------------------------------ delays
     async def _cool_down_here(self, execution: TaskExecution) -> bool:
@@ -409,8 +394,7 @@ class AttemptRunner:
         if why := self._charge_probe(execution):
             await self._pipeline.give_up(execution, why)
             return False
-        if execution.run is TaskRun.CIRCUIT_OPEN:  # the run was not reset meanwhile
-            await execution.post(task_run.CooldownExpired())
+        await self._plan_run.advance(execution, DelayEnded())
         return True
 
     def _charge_probe(self, execution: TaskExecution) -> str:
@@ -439,8 +423,7 @@ class AttemptRunner:
             await self._plan_run.open_again(execution, taken)
             self._release(execution)
         else:
-            cooled = (task_run.CooldownExpired(),) if execution.run is TaskRun.CIRCUIT_OPEN else ()
-            await self._elapse(execution, *cooled)
+            await self._elapse(execution, DelayEnded())
             self._release(execution)
 
     def _release(self, execution: TaskExecution) -> None:
@@ -457,20 +440,18 @@ class AttemptRunner:
             await self._elapse(execution, reset)
             self._plan_run.offer(execution)
         else:
-            await execution.post(reset)
+            await self._plan_run.advance(execution, reset)
 
     async def end_delay(self, execution: TaskExecution) -> None:
         """End the delay before the next attempt or the next claim of the task now, and offer the task to the workers.
         No counter changes."""
-        await self._elapse(execution)
+        await self._elapse(execution, DelayEnded())
         if execution.state is not Task.BLOCKED:
             self._release(execution)
 
-    @staticmethod
-    async def _elapse(execution: TaskExecution, *events: Event) -> None:
-        """Record *events*, and that the delay of the job is over; end the phase DELAYED."""
-        elapsed = (job.RetryDelayElapsed(),) if execution.job is Job.RETRYING else ()
-        await execution.post(*events, *elapsed)
+    async def _elapse(self, execution: TaskExecution, lead: Event) -> None:
+        """Record *lead*, with which the delay of the job is over; end the phase DELAYED."""
+        await self._plan_run.advance(execution, lead)
         if execution.phase is Phase.DELAYED:
             execution.phase = Phase.IDLE
 
@@ -502,18 +483,17 @@ class AttemptRunner:
             await self._fail_lost(execution)
             return
         recovered = TransitionReason.ORPHAN_RECOVERED if lost else None
-        events: tuple[TaskEvent, ...] = ()
+        event: TaskEvent | None = None
         match execution.state:
             case Task.CLAIMED | Task.IN_PROGRESS if interruption.blocked_on and not lost:
-                events = (Blocked(on=interruption.blocked_on, reason=why),)
+                event = Blocked(on=interruption.blocked_on, reason=why)
             case Task.CLAIMED:
-                events = (Unclaimed(reason=why, transition_reason=recovered),)
+                event = Unclaimed(reason=why, transition_reason=recovered)
             case Task.IN_PROGRESS:
-                orphaned = (Orphaned(reason=why),) if lost else ()
-                events = (*orphaned, Requeued(reason=why, transition_reason=recovered))
-        if events or execution.job in WORKED_ON:
-            await self.put_back(execution, why, *events, lost=lost)
-            interruption.event = events[-1] if events else None
+                event = Requeued(reason=why, transition_reason=recovered)
+        if event is not None or execution.job in WORKED_ON:
+            await self.put_back(execution, event or TakenAway(reason=why), lost=lost)
+            interruption.event = event
             if execution.job in WORKED_ON and not isinstance(interruption.event, Blocked):
                 self.try_again(execution)
         else:  # it is being checked, or its subtasks or a person have it: a record was just made that says so
@@ -523,25 +503,16 @@ class AttemptRunner:
     async def _fail_lost(self, execution: TaskExecution) -> None:
         """Fail a task of which too many workers were lost."""
         error = f"its worker was lost {LOSSES_MAX} times, each time without heartbeats (workers.*.heartbeat_s, check_s)"
-        if execution.run is TaskRun.IN_PROGRESS:
-            failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
-            run_end = (await self._plan_run.decide_retry(execution, failed)).events
-        else:
-            run_end = await self._pipeline.run_end(execution, error)
-        await self._pipeline.fail(execution, error, *run_end, job.ExecutionFailed(error=error, final=True))
+        await self._pipeline.fail(execution, WorkersLost(reason=error))
         self._plan_run.wake()
 
-    async def put_back(self, execution: TaskExecution, why: str, *events: TaskEvent, lost: bool = False) -> None:
-        """Record *events*, and that run and job wait, without charging a failure: nobody carries the task out. *lost*:
+    async def put_back(self, execution: TaskExecution, lead: TaskEvent | TakenAway, *, lost: bool = False) -> None:
+        """Record *lead*: nobody carries the task out, and run and job wait, without being charged a failure. *lost*:
         its worker sent no heartbeats."""
         if execution.phase is Phase.FOLLOWED:
             execution.phase = Phase.IDLE
-        works, run_events = execution.run is TaskRun.IN_PROGRESS, tuple[Event, ...]()
-        if works:
-            failed = task_run.ExecutionFailed(error=why, charged=False)
-            run_events = (await self._plan_run.decide_retry(execution, failed, charged=False)).events
-        job_events = (job.WorkerLost(error=why, silent=lost),) if execution.job is Job.RUNNING else ()
-        await execution.post(*events, *run_events, *job_events)
+        works = execution.run is TaskRun.IN_PROGRESS
+        await self._plan_run.advance(execution, lead, given=Circumstances(is_silent=lost))
         if works:
             if execution.run is TaskRun.RETRYING and not execution.is_over:
                 execution.phase = Phase.DELAYED

@@ -168,7 +168,7 @@ class BlockedTasks:
         ours = {subtask.id for subtask in execution.subtasks}
         for_subtasks = bool(ours) and ours.issuperset(execution.data.waiting_for)
         split = (task.Split(subtasks=execution.subtask_ids, reason=why),) if for_subtasks else ()
-        await execution.post(task.Unblocked(reason=why), *split)
+        await self._plan_run.advance(execution, task.Unblocked(reason=why), *split)
         self._plan_run.wake()
         self._blocked.pop(execution.name, None)
         self._reported.discard(execution.name)
@@ -210,7 +210,7 @@ class BlockedTasks:
             self._overdue.add(execution.name)
             return
         why = f"its subtask {late.name} did not come to an end in {limit_s:g} s"
-        await execution.post(task.SubtaskTimedOut(subtask=late.id, reason=why))
+        await self._plan_run.advance(execution, task.SubtaskTimedOut(subtask=late.id, reason=why))
         _log.warning("a subtask does not answer", task=execution.name, subtask=late.name, after_s=limit_s)
         self.look_at(execution)
 

@@ -54,11 +54,11 @@ def workspace_of(sup: SupervisorCore, execution: TaskExecution, starts_at: str =
 # -------------------------------------------------------------------------------------------------- saved
 async def make_checkpoint(
     sup: SupervisorCore, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun, data: TaskRunData
-) -> tuple[task_run.CheckpointSaved, ...]:
+) -> task_run.CheckpointSaved | None:
     """Save the partial output and the checkpoint that the plan requests when the run enters *state*, with *data*.
     Return the event for a saved checkpoint, if one was saved."""
     if not (execution.session_id and data.attempts):
-        return ()
+        return None
     said, execution.output = execution.output, ""
     if lifecycle.save_partial_output and state in PARTIAL and said:
         output = sup.journal_writer.redactor.text(said)[-OUTPUT_MAX:]  # cut after redaction: half a secret is not found
@@ -67,21 +67,20 @@ async def make_checkpoint(
     wanted = lifecycle.checkpoint
     is_kept = (data.saved_in, data.saved_attempt) == (state, data.attempts)
     if not wanted.enabled or state not in wanted.save_on_states or is_kept:
-        return ()
+        return None
     try:
         if data.saved_in is not None and data.saved_attempt == data.attempts:  # no attempt was made since
             saved = data.saved_as
         elif execution.task.rollback and sup.verification.in_place and execution.is_rolled_back:  # nothing is left
-            return ()
+            return None
         else:
             saved = await sup.verification.save(execution.session_id, workspace_of(sup, execution), left_at(execution))
     except Refused as refusal:
         _log.warning("no checkpoint could be saved", task=execution.name, state=state.value, why=str(refusal))
-        return ()
+        return None
     if task_run.CheckpointSaved not in RUN.allowed(execution.run):
-        return ()
-    attempt, session = data.attempts, execution.session_id
-    return (task_run.CheckpointSaved(state=state, attempt=attempt, session=session, saved_as=saved),)
+        return None
+    return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=execution.session_id, saved_as=saved)
 
 
 # -------------------------------------------------------------------------------------------------- taken back

@@ -12,7 +12,7 @@ Every end of a task is reached through this module. Work that an agent states to
     merge       merge exactly the commit that was checked; if the merge is refused: task FAILED
     close       end the session, then task CLOSED; delete the checkpoint; clear the workspace
 
-Each line that names several states is one append of the journal (``TaskExecution.post``).
+Each line that names several states is one append of the journal (``PlanRun.advance``).
 
 The commit comes first, since exactly that commit is tested, reviewed and merged: changes written afterwards stay on the
 branch, and the result lists them as ``unmerged``. The session is ended before the task is closed: a late message might
@@ -34,28 +34,36 @@ from typing import Final
 import anyio
 
 from actors.machine import Event
-from supervisor.lifecycles import job, task, task_run
-from supervisor.lifecycles.job import JOB, Job
+from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
-from supervisor.lifecycles.task_run import RUN, SkipCause, TaskRun
-from supervisor.lifecycles.types import AbortScope, Verdict
+from supervisor.lifecycles.task_cascade import (
+    SAVE_CANCELLED,
+    USUAL,
+    Circumstances,
+    Ended,
+    OwnPartEnded,
+    PlanGivenUp,
+    RetriesEnded,
+    outcome_of,
+    step,
+    with_end,
+)
+from supervisor.lifecycles.task_run import SkipCause, TaskRun
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.restore import VERIFIED
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import STOPPING, PlanRun
-from supervisor.work.results import remark_of_rest, with_end
+from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
 from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 
 _log = get_logger()
-
-SUBTASKS_COMPLETED: Final = task.SubtasksCompleted(reason="its subtasks are closed")
 
 DEAD_LETTERED: Final = "DeadLettered"
 """Fact of a task: its failure is final, so that only a person can have the task tried again."""
@@ -77,7 +85,7 @@ class CompletionPipeline:
     async def complete(self, execution: TaskExecution) -> None:
         """Check the work that the agent states to be done. A task that was split meanwhile waits for its subtasks
         instead."""
-        await execution.post(task_run.ExecutionCompleted(), job.ExecutionCompleted())
+        await self._plan_run.advance(execution, task_run.ExecutionCompleted())
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             await self._plan_run.give_back(execution)
             return
@@ -92,9 +100,7 @@ class CompletionPipeline:
             try:
                 execution.judged = await self._sup.verification.commit(session_id, _message(execution))
             except OSError as error:  # a full disk says nothing about the work: there are no findings for a new claim
-                why = f"not committed: {error}"
-                await self._fail_checks(execution, why, (why,), task.Failed(reason=why))
-                await self._fail_for_now(execution, why)
+                await self._fail_checks(execution, f"not committed: {error}")
                 return
             rejection = await self._sup.verification.check(session_id, self._acceptance(execution))
             review = self._plan_run.plan.review_of(execution.task)
@@ -114,9 +120,7 @@ class CompletionPipeline:
             )
             return
         if reason:
-            failed = task.Failed(reason=reason, findings=findings)
-            await self._fail_checks(execution, reason, rules or (reason,), failed)
-            await self._fail_for_now(execution, reason)
+            await self._fail_checks(execution, reason, rules, findings)
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
             await self._pass_checks(execution)
 
@@ -130,26 +134,21 @@ class CompletionPipeline:
 
     async def _pass_checks(self, execution: TaskExecution) -> None:
         """Record that run and job have passed their checks and that the task is done; then deliver the work."""
-        saved = await self._plan_run.make_checkpoint(execution, TaskRun.COMPLETED)
-        done: task.TaskEvent = task.Completed(reason="the turn was verified", judged=execution.judged)
-        if execution.state is Task.WAITING_FOR_SUBTASKS:
-            done = SUBTASKS_COMPLETED
-        passed = task_run.TestsPassed(judged=execution.judged)
-        await execution.post(*saved, passed, job.ValidationPassed(), done)
+        await self._plan_run.advance(execution, task_run.TestsPassed(judged=execution.judged))
         await self.deliver(execution)
 
     async def _fail_checks(
-        self, execution: TaskExecution, error: str, rules: Sequence[str], *ends: task.TaskEvent
+        self, execution: TaskExecution, error: str, rules: Sequence[str] = (), findings: str = ""
     ) -> None:
-        """Record that run and job have failed their checks by these *rules*, and record the events *ends* of
-        the task."""
-        decision = await self._plan_run.decide_retry(execution, task_run.TestsFailed(error=error))
-        await execution.post(*decision.events, job.ValidationFailed(failed_rules=tuple(rules)), *ends)
+        """Record that run, job and task have failed by these *rules*; then try the task again or settle it."""
+        given = Circumstances(rules=tuple(rules), findings=findings)
+        await self._plan_run.advance(execution, task_run.TestsFailed(error=error), given=given)
+        await self._fail_for_now(execution, error)
 
     # ------------------------------------------------------------------ split
     async def integrate(self, execution: TaskExecution) -> None:
         """Check the joint work of the subtasks, which are all closed."""
-        await self._end_own_part(execution)
+        await self._plan_run.advance(execution, OwnPartEnded())
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
         inspected = f"{execution.name}.whole"
         rejection = await self._sup.verification.inspect(inspected, tests, directory, self._sup.stop_now)
@@ -157,28 +156,19 @@ class CompletionPipeline:
             await self._pass_checks(execution)
             return
         why = f"not accepted: {rejection.problem}"
-        rejected = task.VerificationRejected(reason=why, findings=self._findings(why, rejection.output))
-        await self._fail_checks(execution, why, [rejection.problem], SUBTASKS_COMPLETED, rejected)
-        await self._fail_for_now(execution, why)
+        await self._fail_checks(execution, why, [rejection.problem], self._findings(why, rejection.output))
 
     async def leave_to_subtasks(self, execution: TaskExecution) -> None:
         """Release the worker of a task that was split: the rest of the work is done in the subtasks."""
         with anyio.CancelScope(shield=True):
-            await self._end_own_part(execution)
+            await self._plan_run.advance(execution, OwnPartEnded())
             await self._plan_run.give_back(execution)
-
-    async def _end_own_part(self, execution: TaskExecution) -> None:
-        """Record that run and job of a task that was split have ended their own part of the work."""
-        starts = execution.run_start()
-        run_ends = (task_run.ExecutionCompleted(),) if starts or execution.run is TaskRun.IN_PROGRESS else ()
-        job_ends = (job.ExecutionCompleted(),) if execution.job is Job.RUNNING else ()
-        await execution.post(*starts, *run_ends, *job_ends)
 
     # ------------------------------------------------------------------ approved, merged, closed
     async def deliver(self, execution: TaskExecution) -> None:
         """Merge the work of a task that is done, or request the approval of a person first, if the plan says so."""
         if execution.data.needs_approval:
-            await execution.post(task.ApprovalRequested(reason="the plan wants it approved"))
+            await self._plan_run.advance(execution, task.ApprovalRequested(reason="the plan wants it approved"))
             await self._end_session(execution)
             await self._sup.verification.accept(workspace_of(self._sup, execution))
             await self._plan_run.give_back(execution)
@@ -193,13 +183,14 @@ class CompletionPipeline:
         """Merge the work, end the session, and close the task."""
         merge = await self._merged(execution, execution.data.judged)
         if merge.startswith("not merged"):
-            await execution.post(task.VerificationRejected(reason=merge, findings=self._findings(merge)))
+            rejected = task.VerificationRejected(reason=merge, findings=self._findings(merge))
+            await self._plan_run.advance(execution, rejected)
             await self._fail_for_now(execution, merge)
             return
         authorization.count_success(self._plan_run, execution)
         await self._end_session(execution)  # else a late message might open another turn of it
         reason, rest = await self._with_rest(execution, merge), execution.rest
-        await execution.post(task.Closed(reason=reason, unmerged=bool(rest), rest=rest))
+        await self._plan_run.advance(execution, task.Closed(reason=reason, unmerged=bool(rest), rest=rest))
         await self._end_completed(execution)
 
     async def merge_late(self, execution: TaskExecution) -> tuple[bool, str]:
@@ -227,20 +218,22 @@ class CompletionPipeline:
         with anyio.CancelScope(shield=True):
             merge = await self._merged(execution, execution.data.judged)
             if merge.startswith("not merged"):
-                findings = self._findings(merge)
-                await execution.post(task.ApprovalDenied(by=by, reason=f"approved, but {merge}", findings=findings))
+                why, findings = f"approved, but {merge}", self._findings(merge)
+                await self._plan_run.advance(execution, task.ApprovalDenied(by=by, reason=why, findings=findings))
                 await self._fail_for_now(execution, merge)
                 return
             authorization.count_success(self._plan_run, execution)
             await self._end_session(execution)  # it lives if the supervisor died before it ended it
             reason, rest = await self._with_rest(execution, merge), execution.rest
-            await execution.post(task.ApprovalGranted(by=by, reason=reason, unmerged=bool(rest), rest=rest))
+            granted = task.ApprovalGranted(by=by, reason=reason, unmerged=bool(rest), rest=rest)
+            await self._plan_run.advance(execution, granted)
             await self._end_completed(execution)
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
         """Record that a person rejected the result of a task; then try the task again or settle it."""
         why = f"denied by {by}: {reason}" if reason else f"denied by {by}"
-        await execution.post(task.ApprovalDenied(by=by, reason=reason, findings=self._findings(why)))
+        denied = task.ApprovalDenied(by=by, reason=reason, findings=self._findings(why))
+        await self._plan_run.advance(execution, denied)
         await self._fail_for_now(execution, why)
 
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
@@ -277,19 +270,13 @@ class CompletionPipeline:
                 return f"nothing to merge: {merge.why}"
 
     # ------------------------------------------------------------------ failed
-    async def fail(self, execution: TaskExecution, error: str, *ends: Event, verdict: Verdict | None = None) -> None:
-        """Record the events *ends* of run and job, and that the task has failed, for the reasons of the *verdict* on
-        its last attempt; then try the task again or settle it."""
-        failed = task.Failed(reason=error)
-        if verdict is not None:
-            failed = task.Failed(
-                reason=error, transition_reason=verdict.transition_reason, abort_reason=verdict.abort_reason
-            )
-        await execution.post(*ends, failed)
-        await self._fail_for_now(execution, error)
+    async def fail(self, execution: TaskExecution, lead: Event, given: Circumstances = USUAL) -> None:
+        """Record *lead*, with which the task has failed; then try the task again or settle it."""
+        await self._plan_run.advance(execution, lead, given=given)
+        await self.continue_failed(execution)
 
     async def continue_failed(self, execution: TaskExecution) -> None:
-        """Continue a task that was recorded as failed when its supervisor died: try it again, or settle it."""
+        """Continue a task that is recorded as failed: try it again, or settle it."""
         await self._fail_for_now(execution, execution.data.last_failure)
 
     async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
@@ -359,11 +346,7 @@ class CompletionPipeline:
         if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
             await self.cancel(execution, self._end_of_retries(error))
             return
-        decision = await self._plan_run.decide_retry(execution, spent=why)
-        # The run is half open if an earlier supervisor had admitted a probe.
-        is_open = decision.state is TaskRun.CIRCUIT_OPEN
-        run_end = decision.events if is_open else await self.run_end(execution, why)
-        await execution.post(*run_end, *job_end(execution, why), task.Failed(reason=error))
+        await self._plan_run.advance(execution, RetriesEnded(reason=why))
         await self.leave_workspace(execution)
         await self._settle(execution, error)
 
@@ -378,8 +361,7 @@ class CompletionPipeline:
             return
         execution.phase = Phase.ENDING
         reason = why.text
-        run_end = await self.run_end(execution, reason)
-        await execution.post(*first, *_cancellation(execution, why), *run_end, *job_end(execution, reason))
+        await self._plan_run.advance(execution, *first, Ended(reason=reason, outcome=why.outcome))
         if execution.session_lives:  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=reason, actor=why.actor)
@@ -393,27 +375,17 @@ class CompletionPipeline:
         end = task_end(execution.state.value, execution.data.ended_as)
         self._plan_run.settle(execution, end or why.outcome, reason)
 
-    async def run_end(self, execution: TaskExecution, reason: str) -> tuple[Event, ...]:
-        """Return the events that cancel the run, with its last checkpoint; none if the run is over."""
-        if not execution.has_run or task_run.Cancelled not in RUN.allowed(execution.run):
-            return ()
-        saved = await self._plan_run.make_checkpoint(execution, TaskRun.CANCELLED)
-        return (*saved, task_run.Cancelled(reason=reason))
-
     async def record_given_up(self, execution: TaskExecution, reason: str) -> None:
         """Record that the task, its run and its job are cancelled, or that a task that is done is closed. Do not wait
         for the journal: the records are written when the disk allows."""
-        run_end: tuple[Event, ...] = (task_run.Cancelled(reason=reason),) if execution.has_run else ()
+        lead = PlanGivenUp(reason=reason)
+        events = step(execution.states, lead, answers={SAVE_CANCELLED: None}).events
         with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or gives up by itself
             try:
-                run_end = await self.run_end(execution, reason)
+                events = await self._plan_run.decide(execution, lead)
             finally:
-                given_up = CancelReason(reason, TaskEnd.CANCELLED)
-                end = (VERIFIED,) if execution.is_done else _cancellation(execution, given_up)
-                with self._plan_run.together():
-                    for ends in (end, run_end, job_end(execution, reason)):
-                        with suppress(NoSuchEntity, Refused):  # its actor was lost: the others still end
-                            execution.record(*ends)
+                with suppress(NoSuchEntity, Refused):
+                    execution.apply(events)
 
     async def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None
@@ -426,10 +398,8 @@ class CompletionPipeline:
         if dependency is not None:
             execution.seq = dependency.seq
         skipped = task_run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else "")
-        outcome = TaskEnd.BLOCKED if cause is SkipCause.DEPENDENCY_FAILED else TaskEnd.SKIPPED
-        end = _cancellation(execution, CancelReason(reason, outcome))
-        await execution.post(skipped, *job_end(execution, reason), *end)
-        self._plan_run.settle(execution, outcome, reason)
+        await self._plan_run.advance(execution, skipped, given=Circumstances(reason=reason))
+        self._plan_run.settle(execution, outcome_of(skipped), reason)
 
     # ------------------------------------------------------------------ afterwards
     async def _end_completed(self, execution: TaskExecution) -> None:
@@ -461,13 +431,6 @@ def _message(execution: TaskExecution) -> str:
     return f"{execution.name}: the work of session {execution.session_id}"
 
 
-def job_end(execution: TaskExecution, reason: str) -> tuple[Event, ...]:
-    """Return the event that cancels the job; none if the job is over."""
-    if execution.job is None or job.UserCancelled not in JOB.allowed(execution.job):
-        return ()
-    return (job.UserCancelled(reason=reason),)
-
-
 def _reason_of_close(execution: TaskExecution) -> str:
     """Return the reason with which the session of a task is closed."""
     match execution.state:
@@ -477,12 +440,3 @@ def _reason_of_close(execution: TaskExecution) -> str:
             return "its result waits to be approved"
     end = task_end(execution.state.value, execution.data.ended_as)
     return SESSION_ENDS[TaskEnd(end)] if end in SESSION_ENDS else "its task goes on without it"
-
-
-def _cancellation(execution: TaskExecution, why: CancelReason) -> tuple[Event, ...]:
-    """Return the event that ends a task on purpose: a rejection for a task that was never approved, a cancellation for
-    any other task; none for a failed task."""
-    allowed = TASK.allowed(execution.state)
-    if task.Cancelled in allowed:
-        return (task.Cancelled(reason=why.text, outcome=why.outcome),)
-    return (task.Rejected(reason=why.text, outcome=why.outcome),) if task.Rejected in allowed else ()

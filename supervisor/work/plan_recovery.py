@@ -26,12 +26,12 @@ from contextlib import suppress
 import msgspec
 from anyio.abc import TaskStatus
 
-from actors.machine import Event
-from supervisor.lifecycles import job, task, task_run
+from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
-from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, TaskRunData
+from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
@@ -45,12 +45,13 @@ from supervisor.runtime.live_session import NoSuchEntity, Outcome
 from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_failed, delay_of, is_delayed
 from supervisor.work.checkpoints import take_back, workspace_of
-from supervisor.work.completion_pipeline import DEAD_LETTERED, CompletionPipeline, job_end
+from supervisor.work.completion_pipeline import DEAD_LETTERED, CompletionPipeline
 from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
 from supervisor.work.task_execution import ACTOR, CancelReason, Phase, TaskExecution, checkpoint_after
 
 ORPHANED = "the supervisor of its session ended"
+ORPHAN = TakenAway(reason=ORPHANED)
 COUNTS_AS_DONE = "recovery.orphans is done"
 BEFORE = "settled before the supervisor of this run ended"
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
@@ -312,17 +313,17 @@ class PlanRecovery:
                 await self._pipeline.continue_failed(execution)
 
     # ------------------------------------------------------------------ it waits for a worker
-    async def _queue(self, execution: TaskExecution, *events: TaskEvent) -> None:
-        """Record *events*, after which the task is OPEN, and make run and job wait for another worker."""
+    async def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:
+        """Record *lead*, and make run and job wait for another worker."""
         if execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING):
-            await execution.post(*events)
+            await self._plan_run.advance(execution, lead)
             await self._plan_run.queue(execution, tuple(execution.task.depends_on))
             self._plan_run.offer(execution)
         elif execution.job is Job.RETRYING:
-            await execution.post(*events)
+            await self._plan_run.advance(execution, lead)
             self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
         else:  # also for a job that waits: its run may still be in progress
-            await self._attempt_runner.put_back(execution, ORPHANED, *events)
+            await self._attempt_runner.put_back(execution, lead)
             left_s = self._delay_left_s(execution)
             waits = execution.run in (TaskRun.RETRYING, TaskRun.PENDING)
             if waits and execution.job is Job.QUEUED and left_s > 0.0:
@@ -342,8 +343,7 @@ class PlanRecovery:
         subtasks. If the task was to be tried again, its delay goes on."""
         delayed = execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING)
         if execution.job is Job.RUNNING:
-            lost = job.WorkerLost(error=ORPHANED)
-            await execution.post(*((lost,) if delayed else (lost, job.RetryDelayElapsed())))
+            await self._plan_run.advance(execution, job.WorkerLost(error=ORPHANED))
         if delayed and is_delayed(execution):
             self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
         is_queued = execution.run is TaskRun.IN_PROGRESS and execution.job is Job.QUEUED
@@ -360,7 +360,7 @@ class PlanRecovery:
             case TaskRun.IN_PROGRESS:
                 execution.phase = Phase.FOLLOWED
                 if execution.job is Job.RUNNING:
-                    await execution.post(job.WorkerLost(error=ORPHANED), job.RetryDelayElapsed())
+                    await self._plan_run.advance(execution, job.WorkerLost(error=ORPHANED))
                 self._plan_run.offer(execution)
             case TaskRun.VALIDATING:
                 await self._pipeline.check(execution)
@@ -399,86 +399,43 @@ class PlanRecovery:
         allow, or fail the task."""
         outcome = as_failed(Outcome("aborted", error, ""), limit)
         failed = await self._attempt_runner.failure_of(execution, outcome)
-        decision = await self._plan_run.decide_retry(execution, failed)
-        if self._attempt_runner.is_spent(decision.state, decision.data):
-            ends = (*decision.events, *self._job_failed(execution, error))
-            await self._pipeline.fail(execution, error, *ends, verdict=outcome.how)
+        given = Circumstances(verdict=outcome.how, orphaned_by=ORPHANED)
+        await self._plan_run.advance(execution, failed, given=given)
+        if execution.state is Task.FAILED:
+            await self._pipeline.continue_failed(execution)
             return
-        job_events: tuple[Event, ...] = ()
-        if execution.job is Job.RUNNING:
-            may_retry = execution.job_data.retry_count < execution.job_data.max_retries
-            job_events = (job.ExecutionFailed(error=error) if may_retry else job.WorkerLost(error=ORPHANED),)
-        await execution.post(*decision.events, *job_events)
         await self._plan_run.take_back_failed(execution)
         await self._queue(execution)
 
     async def _adopt(self, execution: TaskExecution) -> None:
         """Decide about a task in progress whose session is lost, by the setting ``recovery.orphans`` and within the
         task's retries."""
-        orphaned, recovered = task.Orphaned(reason=ORPHANED), TransitionReason.ORPHAN_RECOVERED
         is_at_work = execution.run in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         match self._sup.settings.recovery.orphans:
             case "done" if is_at_work and authorization.allows(self._plan_run, execution, "recovered"):
-                await self._finish(execution, orphaned)
+                # The work of the dead agent counts as complete.
+                done = task.Recovered(reason=COUNTS_AS_DONE, summary=execution.data.summary)
+                await self._plan_run.advance(execution, done, given=Circumstances(orphaned_by=ORPHANED))
+                await self._pipeline.deliver(execution)
             case "open" | "done" if execution.data.claims <= execution.data.max_retries:
+                recovered = TransitionReason.ORPHAN_RECOVERED
                 requeued = task.Requeued(reason=ORPHANED, transition_reason=recovered)
                 if execution.run is not TaskRun.VALIDATING:
-                    await self._queue(execution, orphaned, requeued)
+                    await self._queue(execution, requeued)
                     return
-                # The tests that were under way fail: what they tested is not there any more.
-                decision = await self._plan_run.decide_retry(execution, task_run.TestsFailed(error=ORPHANED))
-                failed = job.ValidationFailed(failed_rules=(ORPHANED,))
-                await self._plan_run.open_again(execution, *decision.events, failed, orphaned, requeued)
+                await self._plan_run.open_again(execution, requeued)
                 self._plan_run.offer(execution)
             case _:
-                run_end, lost = await self._pipeline.run_end(execution, ORPHANED), task.RecoveryFailed(reason=ORPHANED)
-                await execution.post(orphaned, lost, *run_end, *job_end(execution, ORPHANED))
+                await self._plan_run.advance(execution, task.RecoveryFailed(reason=ORPHANED))
                 await self._pipeline.settle_failed(execution, ORPHANED)
-
-    async def _finish(self, execution: TaskExecution, orphaned: task.Orphaned) -> None:
-        """Treat the work of an orphaned task as complete, and deliver the work."""
-        events: list[Event] = [orphaned]
-        if execution.run is TaskRun.IN_PROGRESS:
-            events.append(task_run.ExecutionCompleted())
-        events.append(task_run.TestsPassed())
-        match execution.job:
-            case Job.RUNNING:
-                events += (job.ExecutionCompleted(), job.ValidationPassed())
-            case Job.VALIDATING:
-                events.append(job.ValidationPassed())
-            case _:  # the worker was lost under an earlier supervisor
-                events += job_end(execution, COUNTS_AS_DONE)
-        summary = execution.data.summary
-        await execution.post(*events, task.Recovered(reason=COUNTS_AS_DONE, summary=summary))
-        await self._pipeline.deliver(execution)
 
     async def _fail(self, execution: TaskExecution, error: str) -> None:
         """Fail a task whose session had given up before the task had a record of that."""
-        failed: Event | None = None
-        match execution.run:
-            case TaskRun.RETRYING:  # a plug-in wanted another attempt
-                await self._queue(execution)
-                return
-            case TaskRun.IN_PROGRESS:
-                failed = task_run.ExecutionFailed(error=error, category=ErrorCategory.PERMANENT)
-            case TaskRun.VALIDATING:  # what was tested is not there any more
-                failed = task_run.TestsFailed(error=ORPHANED)
-        if failed is not None:
-            run_end = (await self._plan_run.decide_retry(execution, failed)).events
+        if execution.run is TaskRun.RETRYING:  # a plug-in wanted another attempt
+            await self._queue(execution)
         else:
-            is_open = execution.run is TaskRun.CIRCUIT_OPEN
-            run_end = () if is_open else await self._pipeline.run_end(execution, error)
-        await self._pipeline.fail(execution, error, *run_end, *self._job_failed(execution, error))
-
-    @staticmethod
-    def _job_failed(execution: TaskExecution, error: str) -> tuple[Event, ...]:
-        """Return the event that ends the job after its run has failed for good."""
-        match execution.job:
-            case Job.RUNNING:
-                return (job.ExecutionFailed(error=error, final=True),)
-            case Job.VALIDATING:
-                return (job.ValidationFailed(failed_rules=(ORPHANED,)),)
-        return job_end(execution, error)  # it waits, since its worker was lost before
+            given = Circumstances(orphaned_by=ORPHANED)  # what was tested is not there any more
+            await self._pipeline.fail(execution, SessionGaveUp(reason=error), given)
 
 
 def _run_data(row: EntityRow | None) -> TaskRunData:

@@ -31,14 +31,22 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from actors import IllegalTransition
 from actors.machine import Event
 from supervisor.host.supervision import HOST, SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Retried, Task
-from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
+from supervisor.lifecycles.task_cascade import (
+    USUAL,
+    Circumstances,
+    DrawJitter,
+    Question,
+    SaveCheckpoint,
+    SpendRetry,
+    step,
+)
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, Kind, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
@@ -47,7 +55,6 @@ from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.runtime.live_session import AssignedTask
 from supervisor.runtime.one_shot_event import OneShotEvent
@@ -55,7 +62,7 @@ from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition, ProviderBreakers
-from supervisor.work.results import TaskResult, describe_circuit, with_end
+from supervisor.work.results import TaskResult, describe_circuit
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -65,32 +72,6 @@ _log = get_logger()
 
 LOST = "its worker was lost"
 STOPPING = "the supervisor is ending"
-
-
-class RetryDecision(NamedTuple):
-    """The decision about a run that has failed: the *events* that move the run, and the state and data of the run after
-    them. The events of task and job follow in the same append (``TaskExecution.post``)."""
-
-    events: tuple[Event, ...]
-    state: TaskRun
-    data: TaskRunData
-
-    def after(self, event: Event) -> RetryDecision:
-        """Return the decision with one more event.
-
-        Raises:
-            Refused: the table of the run does not allow the event.
-        """
-        try:
-            step = RUN.step(self.state, self.data, event)
-        except IllegalTransition as refusal:
-            raise Refused(str(refusal)) from None
-        return RetryDecision((*self.events, event), step.state, step.data)
-
-    def explain(self, error: str) -> str:
-        """Return *error*, with the reason that opened the circuit although the table of the run granted a retry."""
-        why = next((one.reason for one in self.events if isinstance(one, task_run.CircuitOpened)), "")
-        return with_end(error, why)
 
 
 class TaskSettled(NamedTuple):
@@ -305,10 +286,53 @@ class PlanRun:
         """Write the records made in this block, which must not await, in one append of the journal."""
         return self.sup.journal_writer.together()
 
-    async def open_again(self, execution: TaskExecution, *events: Event) -> None:
-        """Record *events*, and open a new run and a new job for the task, which wait for a worker."""
+    async def advance(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> None:
+        """Record the events *leads* and everything that follows from them for the task, its run and its job, and wait
+        until the records are durable, even if the caller is cancelled.
+
+        Raises:
+            Refused: a table does not allow an event; no entity has moved.
+        """
+        events = await self.decide(execution, *leads, given=given)
+        execution.apply(events)
+        if events:
+            await execution.recorded()
+
+    async def decide(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> tuple[Event, ...]:
+        """Return the events *leads* and the events that follow from them, in the order of their records
+        (``task_cascade.step``), and answer the questions of the cascade. The caller records the events before it awaits
+        anything else: else another decision about the task might come between.
+
+        Whether a failed run is tried again is decided here alone: the table of the run grants a retry, and the retry
+        budget of the workstream pays for it. A checkpoint that the plan requests is saved on the way, and recorded with
+        the decision."""
+        leads = tuple(map(self.sup.journal_writer.redactor.event, leads))  # as they will be recorded
+        answers: dict[Question, Event | None] = {}
+        while True:
+            given = given._replace(can_probe=bool(self.budget.left) and not self.sup.stopping.is_set())
+            found = step(execution.states, *leads, given=given, answers=answers)
+            if found.question is None:
+                return found.events
+            answers[found.question] = await self._answer(execution, found.question, found.states.run_data)
+
+    async def _answer(self, execution: TaskExecution, question: Question, data: TaskRunData) -> Event | None:
+        """Answer a question of the cascade; *data* is that of the run after the events so far."""
+        match question:
+            case SaveCheckpoint(state=state):
+                lifecycle = self.plan.task_lifecycle
+                return await checkpoints.make_checkpoint(self.sup, lifecycle, execution, state, data)
+            case DrawJitter():
+                return task_run.RetryDecided(jitter=1.0 + self._random.uniform(-data.jitter, data.jitter))
+            case SpendRetry() if why := self.spend_retry():
+                return task_run.CircuitOpened(reason=why)
+        return None
+
+    async def open_again(self, execution: TaskExecution, lead: Event) -> None:
+        """Record *lead* and what follows from it, and open a new run and a new job for the task, which wait for a
+        worker."""
+        events = await self.decide(execution, lead)
         with self.together():
-            execution.record(*events)
+            execution.apply(events)
             execution.checkpoint = execution.checkpoint or execution.last_checkpoint
             execution.open_run(self.limits_of(execution))
             self._open_job(execution, tuple(execution.task.depends_on))
@@ -325,10 +349,10 @@ class PlanRun:
         else:
             self.offer(execution)
 
-    async def queue_again(self, execution: TaskExecution, *events: Event) -> None:
-        """Record *events*, and open a new job for the run, which waits for a worker."""
+    async def queue_again(self, execution: TaskExecution, lead: Event) -> None:
+        """Record *lead* and what follows from it, and open a new job for the run, which waits for a worker."""
         with self.together():
-            execution.record(*events)
+            execution.record(lead)
             self._open_job(execution, tuple(execution.task.depends_on))
         await execution.recorded()
 
@@ -340,7 +364,7 @@ class PlanRun:
                 self._open_job(execution, needed)
             await execution.recorded()
         else:
-            await execution.post(self._assigned(needed))
+            await self.advance(execution, self._assigned(needed))
 
     def _open_job(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
         execution.open_job()
@@ -411,37 +435,6 @@ class PlanRun:
         return self.sup.workdir if profile is None else profile.directory
 
     # ------------------------------------------------------------------ retries
-    async def decide_retry(
-        self, execution: TaskExecution, *failed: Event, charged: bool = True, spent: str = ""
-    ) -> RetryDecision:
-        """Decide whether the task's run, which ends with the event *failed*, is tried again. Only this function decides
-        that. The caller records the decision before awaiting anything else.
-
-        The table of the run decides, by attempts, error signature and category. A retry that the table grants is
-        charged to the retry budget of the workstream, unless *charged* is false; if the budget is used up, or *spent*
-        gives a reason why the agent may not try again, the run's circuit is opened although the table granted a retry.
-        Without *failed*, a run that is RETRYING already is charged in the same way, and a run in a state other than
-        RETRYING or CIRCUIT_OPEN stays as it is. If the plan requests a checkpoint, it is saved now, and recorded with
-        the decision.
-        """
-        decision = RetryDecision((), execution.run, execution.run_data)
-        for event in map(self.sup.journal_writer.redactor.event, failed):  # as it will be recorded
-            decision = decision.after(event)
-        while decision.state in (TaskRun.FAILED, TaskRun.TIMEOUT):
-            decision = await self._with_checkpoint(execution, decision)
-            jitter = 1.0 + self._random.uniform(-decision.data.jitter, decision.data.jitter)
-            decision = decision.after(task_run.RetryDecided(jitter=jitter))
-        if charged and decision.state is TaskRun.RETRYING and (why := spent or self.spend_retry()):
-            decision = decision.after(task_run.CircuitOpened(reason=why))
-        if decision.state is TaskRun.CIRCUIT_OPEN:
-            decision = await self._with_checkpoint(execution, decision)
-        return decision
-
-    async def _with_checkpoint(self, execution: TaskExecution, decision: RetryDecision) -> RetryDecision:
-        for saved in await self.make_checkpoint(execution, decision.state, decision.data):
-            decision = decision.after(saved)
-        return decision
-
     async def take_back_failed(self, execution: TaskExecution) -> None:
         """Roll back the changes of a failed attempt in the directory itself, if the plan says so. This happens before
         the task is released, while the task owns its files; afterwards another task may work on them."""
@@ -466,14 +459,6 @@ class PlanRun:
         if not (why := self.spend_retry()):
             execution.record(task_run.LaunchRetried(error=error))
         return why
-
-    async def make_checkpoint(
-        self, execution: TaskExecution, state: TaskRun, data: TaskRunData | None = None
-    ) -> tuple[Event, ...]:
-        """Save the checkpoint that the plan requests when a run enters *state*, and return the event that records it,
-        if any. *data* is the data of the run before the event; by default the current data."""
-        lifecycle = self.plan.task_lifecycle
-        return await checkpoints.make_checkpoint(self.sup, lifecycle, execution, state, data or execution.run_data)
 
     def agent_of(self, execution: TaskExecution, retries: int) -> str:
         """Return the agent of the attempt after *retries* retries of the task: after each failure the next agent of its

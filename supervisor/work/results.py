@@ -97,12 +97,6 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_NAMED_MAX])}{more}"
 
 
-def with_end(error: str, why: str) -> str:
-    """Return *error*, with the reason *why* there is no further try, unless *error* gives the reason already."""
-    end = f"(no further try: {why})"
-    return error if not why or error.endswith(end) else f"{error} {end}"
-
-
 def describe_circuit(data: TaskRunData) -> list[str]:
     """Return a sentence about the bound that opened the circuit of a task run; none if the error of the run says
     enough, since no retry could have helped."""

@@ -104,7 +104,8 @@ class _TurnSettlement:
         nothing."""
         if self._execution.has_run and self._execution.run is TaskRun.IN_PROGRESS:
             with suppress(Refused):
-                await self._execution.post(event)
+                self._execution.record(event)
+                await self._execution.recorded()
 
     def _conclude(self, ended: dict[int, ProcessSeen], left: tuple[ProcessSeen, ...] | None) -> None:
         for one in left or ():

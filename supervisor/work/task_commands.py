@@ -259,7 +259,7 @@ class TaskCommands:
             return CommandEffect((Task.CLOSED if closed else Task.FAILED).value)  # what cannot be merged is denied
         if task.Approved not in TASK.allowed(execution.state):
             self._refuse(execution, task.Approved())
-        await execution.post(task.Approved(reason=request.words("approved")))
+        await self.scheduler.plan_run.advance(execution, task.Approved(reason=request.words("approved")))
         self.scheduler.plan_run.start(self.scheduler.consider, execution)
         return CommandEffect(Task.OPEN.value)
 
@@ -315,7 +315,7 @@ class TaskCommands:
         if execution.active is None:
             await self.scheduler.attempt_runner.try_now(execution, reset)
         else:  # its worker waits for the end of the cool-down, and tries it then
-            await execution.post(reset)
+            await self.scheduler.plan_run.advance(execution, reset)
         return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
@@ -327,7 +327,7 @@ class TaskCommands:
         plan_run.unsettle(execution)  # the run does not end meanwhile
         try:
             if execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN:
-                await plan_run.queue_again(execution, reopened, task_run.ManualReset(by=request.by))
+                await plan_run.queue_again(execution, reopened)
             else:  # an earlier supervisor may have ended it
                 await plan_run.open_again(execution, reopened)
         except BaseException:

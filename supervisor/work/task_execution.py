@@ -3,15 +3,17 @@
 The states of the three entities (``lifecycles``) are recorded, and known to everybody, also after a crash. ``Phase`` is
 what no table has: the present activity of this process on the task. While the plan runs, the transitions of the three
 entities are recorded here, each caused by the one before it, so that the log of a task is a chain from the plan to the
-task's end. (``recovery.restore`` records the ends of entities that no plan continues.) Records of one
-decision are made by one call of ``post`` (or in one block of ``PlanRun.together``), and written in one append of the
-journal: so task, run and job agree after a crash at any time. This module makes no decisions.
+task's end. (``recovery.restore`` records the ends of entities that no plan continues.) A caller has the one event that
+leads; which events of the other two follow is decided by ``lifecycles.task_cascade``. Records of one decision are
+written in one append of the journal (several decisions in one block of ``PlanRun.together``): so task, run and job
+agree after a crash at any time. This module makes no decisions.
 
-Example: ``await execution.post(TestsPassed(), ValidationPassed(), Completed())`` moves the run, the job and the task.
+Example: ``await plan_run.advance(execution, TestsPassed())`` moves the run, the job and the task.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +24,8 @@ from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
-from supervisor.lifecycles.task_run import RUN, BackoffCompleted, ExecutorStarted, ProbeStarted, TaskRun, TaskRunData
+from supervisor.lifecycles.task_cascade import TABLE_OF, TaskStates, step
+from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.retry_reason import join_reasons
 from supervisor.runtime.entity import Entity
@@ -34,10 +37,6 @@ from supervisor.work.leases import Claim
 from supervisor.work.results import TaskResult, unmerged_of
 
 ACTOR = "plan"
-
-KINDS = {event: one.name for one in (TASK, RUN, JOB) for event in one.events.values()}
-"""The table that each event belongs to: the table of the task, of its run or of its job."""
-
 
 MEETS: Final = frozenset({TaskEnd.COMPLETED, TaskEnd.SKIPPED})
 """Ends of a task after which the tasks that depend on it can begin."""
@@ -462,41 +461,42 @@ class TaskExecution:
             self.phase = Phase.IDLE
 
     # ------------------------------------------------------------------ records
-    def record(self, *events: Event) -> None:
-        """Append the records of one decision: each event moves the task, its run or its job, by the table it belongs
-        to.
+    @property
+    def states(self) -> TaskStates:
+        """The present states of task, run and job; an entity whose actor was lost is left out."""
+        states = TaskStates()
+        for one in (self._entity, self._run, self._job):
+            if one is not None and one.id in self._sup.registry.entities:
+                states = states.having(one.kind, one.state, one.data)
+        return states
+
+    def record(self, lead: Event) -> None:
+        """Append the records of *lead* and of the events that follow from it. (What follows may need an answer from
+        outside: ``PlanRun.advance``.)
+
+        Raises:
+            Refused: a table does not allow an event; no entity has moved.
+        """
+        found = step(self.states, lead)
+        assert found.question is None, f"{lead.name()} needs an answer: {found.question}"
+        self.apply(found.events)
+
+    def apply(self, events: Sequence[Event]) -> None:
+        """Append the records of the *events* of one decision: each moves the task, its run or its job.
 
         Raises:
             Refused: a table does not allow an event; no entity has moved.
         """
         moved = {TASK.name: self._entity, RUN.name: self._run, JOB.name: self._job}
         if events:
-            moves = [(self._opened(moved[KINDS[type(event)]]).id, event) for event in events]
+            moves = [(self._opened(moved[TABLE_OF[type(event)]]).id, event) for event in events]
             self.seq = self._sup.registry.apply(*moves, cause=self.cause).seq
 
-    async def post(self, *events: Event) -> None:
-        """Append the records of one decision (``record``), and wait until they are durable, even if the caller is
-        cancelled: a command that received its reply is on the disk."""
-        self.record(*events)
-        if events:
-            await self.recorded()
-
     async def recorded(self) -> None:
-        """Wait until the records are durable, even if the caller is cancelled."""
+        """Wait until the records are durable, even if the caller is cancelled: a command that received its reply is on
+        the disk."""
         with anyio.CancelScope(shield=True):
             await self._sup.journal_writer.flush()
-
-    def run_start(self) -> tuple[Event, ...]:
-        """Return the event that brings the run in progress: with its first attempt, another attempt, or a probe; none
-        if the run is in progress already."""
-        match self.run:
-            case TaskRun.PENDING:
-                return (ExecutorStarted(),)
-            case TaskRun.RETRYING:
-                return (BackoffCompleted(),)
-            case TaskRun.HALF_OPEN:
-                return (ProbeStarted(),)
-        return ()
 
     def note(self, name: str, told: dict[str, Any], reason: str) -> None:
         """Append a fact about the task."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -15,6 +16,7 @@ from supervisor.lifecycles.task_run import ExecutionFailed
 from supervisor.plans import Plan
 from supervisor.ports import Merge
 from supervisor.runtime.entity import Refused
+from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.task_execution import Phase, TaskExecution
 from tests.integration.test_task_commands import ME, QUICK, plan_of, task
@@ -146,15 +148,15 @@ async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) ->
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
     """Return a scope and an event: when a task has handled an event of *kind*, the scope is cancelled, and the sender
     of that event waits until the returned event is set."""
-    post, scope, over = TaskExecution.post, anyio.CancelScope(), anyio.Event()
+    advance, scope, over = PlanRun.advance, anyio.CancelScope(), anyio.Event()
 
-    async def given_up_then(execution: TaskExecution, *events: Event) -> None:
-        await post(execution, *events)
-        if any(isinstance(event, kind) for event in events):
+    async def given_up_then(plan_run: PlanRun, execution: TaskExecution, *leads: Event, **given: Any) -> None:
+        await advance(plan_run, execution, *leads, **given)
+        if any(isinstance(lead, kind) for lead in leads):
             scope.cancel()
             await over.wait()
 
-    monkeypatch.setattr(TaskExecution, "post", given_up_then)
+    monkeypatch.setattr(PlanRun, "advance", given_up_then)
     return scope, over
 
 
@@ -259,15 +261,15 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
 
 async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reset that waits for the end of an attempt is refused when the plan is cancelled meanwhile."""
-    post, failed, commanded = TaskExecution.post, anyio.Event(), anyio.Event()
+    advance, failed, commanded = PlanRun.advance, anyio.Event(), anyio.Event()
 
-    async def held(execution: TaskExecution, *events: Event) -> None:
-        await post(execution, *events)
-        if any(isinstance(event, ExecutionFailed) for event in events):
+    async def held(plan_run: PlanRun, execution: TaskExecution, *leads: Event, **given: Any) -> None:
+        await advance(plan_run, execution, *leads, **given)
+        if any(isinstance(lead, ExecutionFailed) for lead in leads):
             failed.set()
             await commanded.wait()
 
-    monkeypatch.setattr(TaskExecution, "post", held)
+    monkeypatch.setattr(PlanRun, "advance", held)
     plan = plan_of(task("a", "false"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()

@@ -27,6 +27,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work.plan_runner import PlanRunner
 from tests.support import data_of, quick_settings, taking_over, wait_for_record
+from tests.task_fit import GOING, misfits
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -35,17 +36,7 @@ QUICK = {"base_retry_delay": 0, "max_retry_delay": 0, "max_attempts": 2, "circui
 ONCE = "test -e tried || { touch tried; exit 1; }"
 """Shell command as a prompt, whose first attempt fails and whose second succeeds."""
 
-GOING = frozenset({"PLANNED", "OPEN", "CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "BLOCKED"})
 WORK = frozenset({Kind.TASK, Kind.RUN, Kind.JOB})
-JOBS_OF_RUN = {
-    "IN_PROGRESS": {"running", "queued"},
-    "VALIDATING": {"validating"},
-    "COMPLETED": {"completed"},
-    "SKIPPED": {"", "cancelled"},
-    "CANCELLED": {"", "cancelled", "failed"},
-}
-"""States that a job may have while its task run is in the state of the key; ``""`` stands for no job. With a task run
-in any other state the job may also wait."""
 
 
 def newest(rows: Sequence[EntityRow], kind: Kind, task: EntityRow) -> EntityRow | None:
@@ -60,14 +51,8 @@ def halves(rows: Sequence[EntityRow]) -> Iterator[str]:
         if run is None:
             yield f"{task.id} has no run"
             continue
-        rests = run.state == "CIRCUIT_OPEN" and task.state == "FAILED"
-        if run.ended is not (task.state not in GOING) and not rests:
-            yield f"{task.id} is {task.state}, and its run {run.state}"
-        job_state = job.state if job is not None else ""
-        if job_state not in JOBS_OF_RUN.get(run.state, {"", "pending", "queued", "running", "retrying", "failed"}):
-            yield f"{run.id} is {run.state}, and its job {job_state}"
-        if job is not None and job.ended is not (task.state not in GOING):
-            yield f"{task.id} is {task.state}, and its job {job_state}"
+        for words in misfits(task.state, run.state, job.state if job is not None else ""):
+            yield f"{task.id}: {words}"
 
 
 def without_worker(rows: Sequence[EntityRow]) -> Iterator[str]:

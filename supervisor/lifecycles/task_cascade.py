@@ -1,0 +1,619 @@
+"""Table of what follows for the task, its task run and its job when one of the three moves.
+
+A task has three logs: its own, that of its run and that of its job (spec 000, 002, 004). Almost every decision moves
+more than one of them: a run that is COMPLETED has a job that is completed and a task that is DONE. This module is the
+only place that knows which events follow from which.
+
+Theory of operation
+-------------------
+The caller has one *leading event*. ``step`` takes the rows of that event, in order. A row whose conditions hold gives
+the next event, which moves its table at once, so that the rows after it see the new states::
+
+    row                          run         job        task
+                                 VALIDATING  validating IN_PROGRESS
+    leads: run TestsPassed       COMPLETED
+    job VALIDATING   =>                      completed
+    task IN_PROGRESS =>                                 DONE
+
+The result is the list of all events in the order of their records. The caller records them in one append, so that a
+crash leaves all of them or none. An event without rows leads alone.
+
+* A row depends on states, data and events only. What these do not tell is given as ``Circumstances``: the findings of
+  a review, the outcome of a turn.
+* Some rows need an answer from outside: a checkpoint, a random number, a retry of the budget. Such a row asks a
+  *question*; ``step`` stops there. The caller answers, and calls ``step`` again with the states of that moment and all
+  answers so far, which repeats the rows before. So nothing is remembered between two calls, and a task that was moved
+  while a checkpoint was saved is judged as it is then. Each question is asked once.
+* A *decision* (``Decision``) is a leading event of no table: an end, a retry or a loss that means another event in
+  each state. Only its rows are recorded.
+* A leading event that its table refuses ends the list: the entity refuses and records it, and nothing moves.
+
+The order of the rows is the order of the records. It differs between decisions (a cancellation begins with the task, a
+failure with the run), since journals, ``why`` and the golden digests have it so.
+
+Example::
+
+    found = step(states, ExecutionFailed(error="exit status 1"))
+    found.question                    SaveCheckpoint(state=FAILED): the caller saves nothing, and answers None
+    ...                               then DrawJitter(state=FAILED), SpendRetry()
+    found.events                      run ExecutionFailed, run RetryDecided, job ExecutionFailed
+
+Pure: no clock, no file, no random number; of the product, the modules of this package only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from actors.machine import Event, IllegalTransition, Machine, S
+from supervisor.lifecycles import job, task, task_run
+from supervisor.lifecycles.job import JOB, Job, JobData
+from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
+from supervisor.lifecycles.task_run import RUN, ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
+from supervisor.lifecycles.types import TransitionReason, Verdict
+
+TABLES: Final[Mapping[str, Machine[Any, Any]]] = MappingProxyType({one.name: one for one in (TASK, RUN, JOB)})
+TABLE_OF: Final[Mapping[type[Event], str]] = MappingProxyType(
+    {event: one.name for one in TABLES.values() for event in one.events.values()}
+)
+"""The table that each event moves: ``task``, ``run`` or ``job``."""
+
+
+class TaskStates(NamedTuple):
+    """States and data of a task, of its newest run and of its newest job; the state is ``None`` where there is none."""
+
+    task: Task | None = None
+    task_data: TaskData = TaskData()
+    run: TaskRun | None = None
+    run_data: TaskRunData = TaskRunData()
+    job: Job | None = None
+    job_data: JobData = JobData()
+
+    def after(self, event: Event) -> TaskStates:
+        """Return the states after *event* has moved its table; unchanged if the entity does not exist.
+
+        Raises:
+            IllegalTransition: the table does not allow the event.
+        """
+        name = TABLE_OF[type(event)]
+        if getattr(self, name) is None:
+            return self
+        found = TABLES[name].step(getattr(self, name), getattr(self, f"{name}_data"), event)
+        return self.having(name, found.state, found.data)
+
+    def having(self, name: str, state: Any, data: Any) -> TaskStates:
+        """Return the states with this *state* and *data* of the table *name*: ``task``, ``run`` or ``job``."""
+        return self._replace(**{name: state, f"{name}_data": data})
+
+
+class Circumstances(NamedTuple):
+    """Circumstances of a decision that neither the states nor the leading event tell.
+
+    Args:
+        reason: text for the events that follow, where the leading event has none.
+        findings: findings against the work, for the next claim.
+        rules: names of the rules that the work has failed.
+        verdict: outcome of the turn that ended the attempt.
+        orphaned_by: why the session or worker of the task is gone; ``""`` if it is there.
+        is_silent: whether the lost worker had sent no heartbeats.
+        no_retry: why the agent may not try again, even if the run may.
+        can_probe: whether the budget has a retry left for a probe, and no stop is under way.
+    """
+
+    reason: str = ""
+    findings: str = ""
+    rules: tuple[str, ...] = ()
+    verdict: Verdict | None = None
+    orphaned_by: str = ""
+    is_silent: bool = False
+    no_retry: str = ""
+    can_probe: bool = True
+
+
+USUAL: Final = Circumstances()
+"""Circumstances of a decision about which states and leading event tell everything."""
+
+
+# ------------------------------------------------------------------------------------------------------- decisions
+class Decision(Event, frozen=True, kw_only=True):
+    """Base class of leading events of no table: only the events of their rows are recorded."""
+
+
+class AttemptBegun(Decision, frozen=True, kw_only=True):
+    """Decision: the session of the task gets its prompt: for the first attempt, for another one, or for a probe."""
+
+
+class OwnPartEnded(Decision, frozen=True, kw_only=True):
+    """Decision: the rest of a task that was split is done by its subtasks; its own attempt counts as made."""
+
+
+class DelayEnded(Decision, frozen=True, kw_only=True):
+    """Decision: the wait before the next attempt is over, or the cool-down before the probe of an open circuit."""
+
+
+class TakenAway(Decision, frozen=True, kw_only=True):
+    """Decision: nobody carries the task out any more, and its own state stays. (A task that is released or blocked is
+    led by ``Unclaimed``, ``Requeued`` or ``Blocked``.)"""
+
+    reason: str
+
+
+class SessionGaveUp(Decision, frozen=True, kw_only=True):
+    """Decision: the session of the task has ended with an error, and its supervisor died before that was recorded of
+    the task. An open circuit stays open."""
+
+    reason: str
+
+
+class WorkersLost(Decision, frozen=True, kw_only=True):
+    """Decision: too many workers were lost with the task; the task fails, whether or not an attempt is under way."""
+
+    reason: str
+
+
+class RetriesEnded(Decision, frozen=True, kw_only=True):
+    """Decision: the attempt that a task waits for will not be made; the task fails."""
+
+    reason: str
+
+
+class Ended(Decision, frozen=True, kw_only=True):
+    """Decision: the task is ended on purpose; *outcome* is the word for its end."""
+
+    reason: str
+    outcome: TaskEnd
+
+
+class PlanGivenUp(Decision, frozen=True, kw_only=True):
+    """Decision: the plan of the task is given up. Work that has passed its checks is closed, and stays unmerged."""
+
+    reason: str
+    outcome: TaskEnd = TaskEnd.CANCELLED
+
+
+class Abandoned(Decision, frozen=True, kw_only=True):
+    """Decision: the supervisor of the task has died, and no plan continues the task."""
+
+    reason: str
+
+
+# ------------------------------------------------------------------------------------------------------- questions
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """Base class of what a row needs from outside; the answer is an event, or ``None``."""
+
+
+class SaveCheckpoint(Question, frozen=True, kw_only=True):
+    """Question: save the work of a run that is in *state*, or about to enter it. Answer: ``CheckpointSaved``, or
+    ``None`` if nothing is to be saved."""
+
+    state: TaskRun
+
+
+class DrawJitter(Question, frozen=True, kw_only=True):
+    """Question: draw the jitter of the decision about another attempt, of a run in *state*. Answer:
+    ``RetryDecided``."""
+
+    state: TaskRun
+
+
+class SpendRetry(Question, frozen=True, kw_only=True):
+    """Question: use one retry of the retry budget. Answer: ``None``, or ``CircuitOpened`` if no retry is left."""
+
+
+# ------------------------------------------------------------------------------------------------------------ rows
+class Situation(NamedTuple):
+    """The situation that a row sees: the states now, the leading event, and the events so far."""
+
+    states: TaskStates
+    lead: Any
+    given: Circumstances
+    events: tuple[Event, ...]
+
+    @property
+    def reason(self) -> str:
+        """The reason or error of the decision, for the events that follow."""
+        return self.given.reason or getattr(self.lead, "error", "") or getattr(self.lead, "reason", "")
+
+    @property
+    def circuit(self) -> str:
+        """The reason that opened the circuit although the table of the run granted a retry; ``""`` if none did."""
+        return next((one.reason for one in self.events if isinstance(one, task_run.CircuitOpened)), "")
+
+
+Maker = Callable[[Situation], Event | Question]
+Guard = Callable[[Situation], bool]
+
+
+class Row(NamedTuple):
+    """Row of a cascade: in the given states (``None``: in any), and if the guard *when* holds, the next event, or a
+    question, is *then*, or is made by it."""
+
+    then: Event | Question | Maker
+    task: Collection[Task] | None = None
+    run: Collection[TaskRun] | None = None
+    job: Collection[Job] | None = None
+    when: Guard | None = None
+
+    def applies(self, now: Situation) -> bool:
+        return (
+            (self.task is None or now.states.task in self.task)
+            and (self.run is None or now.states.run in self.run)
+            and (self.job is None or now.states.job in self.job)
+            and (self.when is None or self.when(now))
+        )
+
+    def found(self, now: Situation) -> Event | Question:
+        """Return what follows in a situation to which the row applies."""
+        return self.then if isinstance(self.then, Event | Question) else self.then(now)
+
+
+T, R, J = Task, TaskRun, Job
+
+
+def _allowing(machine: Machine[Any, Any], event: type[Event]) -> tuple[Any, ...]:
+    return tuple(state for state in machine.states if event in machine.allowed(state))
+
+
+def _without(states: Iterable[S], *others: S) -> tuple[S, ...]:
+    return tuple(state for state in states if state not in others)
+
+
+# Tuples, since `in` compares their few states by identity; hashing a member of an enum calls Python code.
+CANCELLABLE: Final[tuple[Task, ...]] = _allowing(TASK, task.Cancelled)
+LIVE_RUN: Final[tuple[TaskRun, ...]] = _allowing(RUN, task_run.Cancelled)
+LIVE_JOB: Final[tuple[Job, ...]] = _allowing(JOB, job.UserCancelled)
+UNSPLIT: Final = _without(T, T.WAITING_FOR_SUBTASKS)
+WAITING_JOB: Final = _without(LIVE_JOB, J.RUNNING, J.VALIDATING)
+
+LEAD: Final = Row(lambda now: now.lead)
+"""The row of the leading event itself."""
+
+
+# ---- guards
+def charged(now: Situation) -> bool:
+    """Whether the failure counts for the run: not if the provider of the model is to blame."""
+    return getattr(now.lead, "charged", True)
+
+
+def spent(now: Situation) -> bool:
+    """Whether the run has no attempt and no probe left, or nothing can be launched for it."""
+    probe = now.given.can_probe and probes_left(now.states.run_data, now.lead)
+    return now.states.run is R.CIRCUIT_OPEN and not probe
+
+
+def leaves_slot(now: Situation) -> bool:
+    """Whether the job waits without a worker. A job whose retries are used up waits for the probe in its slot."""
+    return not charged(now) or now.states.job_data.retry_count < now.states.job_data.max_retries
+
+
+def decided(now: Situation) -> bool:
+    """Whether this cascade has decided about another attempt: a circuit that was open before is left alone."""
+    return any(isinstance(one, task_run.RetryDecided) for one in now.events)
+
+
+def undecided(now: Situation) -> bool:
+    return not decided(now)
+
+
+def orphaned(now: Situation) -> bool:
+    return now.lead.transition_reason is TransitionReason.ORPHAN_RECOVERED
+
+
+def is_unjudged(now: Situation) -> bool:
+    """Whether the run is not over: the open circuit of a task that has failed stays open for good."""
+    return not (now.states.run is R.CIRCUIT_OPEN and now.states.task is T.FAILED)
+
+
+# ---- events of the run
+def save(now: Situation) -> Question:
+    assert now.states.run is not None
+    return SaveCheckpoint(state=now.states.run)
+
+
+def draw(now: Situation) -> Question:
+    assert now.states.run is not None
+    return DrawJitter(state=now.states.run)
+
+
+def charge(now: Situation) -> Event | Question:
+    return task_run.CircuitOpened(reason=now.given.no_retry) if now.given.no_retry else SpendRetry()
+
+
+def fail_run(now: Situation) -> Event:
+    return task_run.ExecutionFailed(error=now.reason, category=ErrorCategory.PERMANENT)
+
+
+def cancel_run(now: Situation) -> Event:
+    return task_run.Cancelled(reason=now.reason)
+
+
+SAVE_CANCELLED: Final = SaveCheckpoint(state=R.CANCELLED)
+
+START: Final = (
+    Row(task_run.ExecutorStarted(), run=[R.PENDING]),
+    Row(task_run.BackoffCompleted(), run=[R.RETRYING]),
+    Row(task_run.ProbeStarted(), run=[R.HALF_OPEN]),
+)
+DECIDE: Final = (Row(save, run=[R.FAILED]), Row(draw, run=[R.FAILED]))
+"""The run leaves FAILED at once (rule 35), after its checkpoint."""
+END_RUN: Final = (Row(SAVE_CANCELLED, run=LIVE_RUN), Row(cancel_run, run=LIVE_RUN))
+
+
+# ---- events of the job
+def fail_job(now: Situation) -> Event:
+    return job.ExecutionFailed(error=now.reason, final=True)
+
+
+def reject_job(now: Situation) -> Event:
+    return job.ValidationFailed(failed_rules=now.given.rules or (now.given.orphaned_by or now.reason,))
+
+
+def cancel_job(now: Situation) -> Event:
+    return job.UserCancelled(reason=now.reason)
+
+
+def lose_worker(now: Situation) -> Event:
+    return job.WorkerLost(error=now.reason, silent=now.given.is_silent)
+
+
+END_JOB: Final = Row(cancel_job, job=LIVE_JOB)
+
+
+# ---- events of the task
+def fail_task(now: Situation) -> Event:
+    verdict = now.given.verdict
+    return task.Failed(
+        reason=with_end(now.reason, now.circuit),
+        findings=now.given.findings,
+        transition_reason=verdict.transition_reason if verdict is not None else None,
+        abort_reason=verdict.abort_reason if verdict is not None else None,
+    )
+
+
+def reject_task(now: Situation) -> Event:
+    return task.VerificationRejected(reason=now.reason, findings=now.given.findings)
+
+
+def orphan_task(now: Situation) -> Event:
+    return task.Orphaned(reason=now.given.orphaned_by or now.reason)
+
+
+def outcome_of(lead: Any) -> TaskEnd:
+    """Return the word for the end of a task that *lead* ends on purpose."""
+    if isinstance(lead, task_run.Skipped):
+        return TaskEnd.BLOCKED if lead.cause is SkipCause.DEPENDENCY_FAILED else TaskEnd.SKIPPED
+    return getattr(lead, "outcome", TaskEnd.CANCELLED)
+
+
+def cancel_task(now: Situation) -> Event:
+    return task.Cancelled(reason=now.reason, outcome=outcome_of(now.lead))
+
+
+def reject_plan(now: Situation) -> Event:
+    return task.Rejected(reason=now.reason, outcome=outcome_of(now.lead))
+
+
+END_TASK: Final = (Row(cancel_task, task=CANCELLABLE), Row(reject_plan, task=[T.PLANNED]))
+SUBTASKS_COMPLETED: Final = Row(task.SubtasksCompleted(reason="its subtasks are closed"), task=[T.WAITING_FOR_SUBTASKS])
+CLOSE_VERIFIED: Final = Row(
+    task.Closed(reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True),
+    task=[T.DONE],
+)
+"""The task is closed unmerged; a plan that resumes the run merges its work."""
+SESSION_ENDED: Final = "its session has ended"
+
+
+# ---- what follows in more than one cascade
+ATTEMPT_FAILED: Final = (
+    *DECIDE,
+    Row(charge, run=[R.RETRYING], when=charged),
+    Row(save, run=[R.CIRCUIT_OPEN]),
+    Row(fail_job, job=[J.RUNNING], when=spent),
+    Row(cancel_job, job=WAITING_JOB, when=spent),  # its worker was lost before
+    Row(fail_task, when=spent),
+    Row(
+        lambda now: job.ExecutionFailed(error=now.reason, charged=charged(now)),
+        run=[R.RETRYING, R.CIRCUIT_OPEN],
+        job=[J.RUNNING],
+        when=leaves_slot,
+    ),
+    # Who took over has no worker in whose slot the job could wait.
+    Row(
+        lambda now: job.WorkerLost(error=now.given.orphaned_by),
+        job=[J.RUNNING],
+        when=lambda now: bool(now.given.orphaned_by),
+    ),
+)
+AWAY: Final = (  # nobody is charged for that
+    Row(lambda now: task_run.ExecutionFailed(error=now.reason, charged=False), run=[R.IN_PROGRESS]),
+    *DECIDE,
+    Row(save, run=[R.CIRCUIT_OPEN], when=decided),
+    Row(lose_worker, job=[J.RUNNING]),
+)
+
+CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
+    {
+        # ---------------------------------------------------------------------------------- an attempt begins
+        task.Claimed: (
+            # The session before this one ended between two attempts.
+            Row(task.Unclaimed(reason=SESSION_ENDED), task=[T.CLAIMED]),
+            Row(task.Requeued(reason=SESSION_ENDED), task=[T.IN_PROGRESS]),
+            LEAD,
+            *START,
+        ),
+        AttemptBegun: START,
+        # ------------------------------------------------------------------------ it ends, and is checked
+        task_run.ExecutionCompleted: (LEAD, Row(job.ExecutionCompleted())),
+        OwnPartEnded: (
+            *START,
+            Row(task_run.ExecutionCompleted(), run=[R.IN_PROGRESS]),
+            Row(job.ExecutionCompleted(), job=[J.RUNNING]),
+        ),
+        task_run.TestsPassed: (
+            Row(SaveCheckpoint(state=R.COMPLETED)),
+            LEAD,
+            Row(job.ValidationPassed()),
+            Row(lambda now: task.Completed(reason="the turn was verified", judged=now.lead.judged), task=UNSPLIT),
+            SUBTASKS_COMPLETED,
+        ),
+        task_run.TestsFailed: (
+            LEAD,
+            *DECIDE,
+            Row(save, run=[R.CIRCUIT_OPEN]),
+            Row(reject_job),
+            Row(fail_task, task=UNSPLIT),
+            SUBTASKS_COMPLETED,
+            Row(reject_task, task=[T.DONE]),
+        ),
+        # ------------------------------------------------------------------------------------- it fails
+        task_run.ExecutionFailed: (LEAD, *ATTEMPT_FAILED),
+        task_run.ExecutionTimedOut: (  # without a retry left, TIMEOUT leads to FAILED first
+            LEAD,
+            Row(save, run=[R.TIMEOUT]),
+            Row(draw, run=[R.TIMEOUT]),
+            *ATTEMPT_FAILED,
+        ),
+        SessionGaveUp: (
+            Row(fail_run, run=[R.IN_PROGRESS]),
+            Row(lambda now: task_run.TestsFailed(error=now.given.orphaned_by), run=[R.VALIDATING]),
+            *DECIDE,
+            Row(save, run=[R.CIRCUIT_OPEN], when=decided),
+            Row(SAVE_CANCELLED, run=[R.PENDING, R.HALF_OPEN]),
+            Row(cancel_run, run=[R.PENDING, R.HALF_OPEN]),
+            Row(fail_job, job=[J.RUNNING]),
+            Row(reject_job, job=[J.VALIDATING]),
+            Row(cancel_job, job=WAITING_JOB),  # its worker was lost before
+            Row(fail_task),
+        ),
+        WorkersLost: (
+            Row(fail_run, run=[R.IN_PROGRESS]),
+            *DECIDE,
+            Row(save, run=[R.CIRCUIT_OPEN], when=decided),
+            Row(SAVE_CANCELLED, run=LIVE_RUN, when=undecided),
+            Row(cancel_run, run=LIVE_RUN, when=undecided),
+            Row(fail_job),
+            Row(fail_task),
+        ),
+        RetriesEnded: (
+            Row(lambda now: task_run.CircuitOpened(reason=now.lead.reason), run=[R.RETRYING]),
+            Row(save, run=[R.CIRCUIT_OPEN]),
+            # A half-open run: an earlier supervisor had admitted a probe.
+            Row(SAVE_CANCELLED, run=_without(LIVE_RUN, R.CIRCUIT_OPEN)),
+            Row(cancel_run, run=_without(LIVE_RUN, R.CIRCUIT_OPEN)),
+            END_JOB,
+            Row(lambda now: task.Failed(reason=with_end(now.states.run_data.last_error, now.lead.reason))),
+        ),
+        # ------------------------------------------------------------------------------- it is tried again
+        DelayEnded: (
+            Row(task_run.CooldownExpired(), run=[R.CIRCUIT_OPEN]),
+            Row(job.RetryDelayElapsed(), job=[J.RETRYING]),
+        ),
+        task_run.ManualReset: (LEAD, Row(job.RetryDelayElapsed(), task=_without(T, T.BLOCKED), job=[J.RETRYING])),
+        task.Reopened: (LEAD, Row(lambda now: task_run.ManualReset(by=now.lead.by), run=[R.CIRCUIT_OPEN])),
+        # -------------------------------------------------------------------------------- it is taken away
+        task.Unclaimed: (LEAD, *AWAY),
+        task.Blocked: (LEAD, *AWAY),
+        TakenAway: AWAY,
+        task.Requeued: (
+            # The tests that were under way fail: what they tested is not there any more.
+            Row(lambda now: task_run.TestsFailed(error=now.reason), run=[R.VALIDATING], when=orphaned),
+            *DECIDE,
+            Row(save, run=[R.CIRCUIT_OPEN], when=decided),
+            Row(reject_job, job=[J.VALIDATING], when=orphaned),
+            Row(orphan_task, task=[T.IN_PROGRESS], when=orphaned),
+            LEAD,
+            *AWAY,
+        ),
+        job.WorkerLost: (  # its session goes on, and gets another worker; a delay of the run goes on too
+            LEAD,
+            Row(job.RetryDelayElapsed(), run=_without(R, R.CIRCUIT_OPEN, R.RETRYING)),
+        ),
+        # ------------------------------------------------------------------------- its session was lost
+        task.Recovered: (
+            Row(orphan_task),
+            Row(task_run.ExecutionCompleted(), run=[R.IN_PROGRESS]),
+            Row(task_run.TestsPassed()),
+            Row(job.ExecutionCompleted(), job=[J.RUNNING]),
+            Row(job.ValidationPassed(), job=[J.VALIDATING]),
+            Row(cancel_job, job=WAITING_JOB),  # its worker was lost under an earlier supervisor
+            LEAD,
+        ),
+        task.RecoveryFailed: (Row(orphan_task), LEAD, *END_RUN, END_JOB),
+        # -------------------------------------------------------------------------- it is ended on purpose
+        Ended: (*END_TASK, *END_RUN, END_JOB),
+        task_run.Skipped: (LEAD, END_JOB, *END_TASK),
+        PlanGivenUp: (CLOSE_VERIFIED, *END_TASK, *END_RUN, END_JOB),
+        Abandoned: (
+            END_JOB,
+            Row(cancel_run, run=LIVE_RUN, when=is_unjudged),
+            Row(
+                lambda now: task.Unclaimed(reason=now.reason, transition_reason=TransitionReason.ORPHAN_RECOVERED),
+                task=[T.CLAIMED],
+            ),
+            Row(orphan_task, task=[T.IN_PROGRESS]),
+            Row(lambda now: task.RecoveryFailed(reason=now.reason), task=[T.ORPHANED]),
+            *END_TASK,
+            CLOSE_VERIFIED,
+        ),
+    }
+)
+"""The rows of each leading event; an event that is not here leads alone."""
+
+
+class CascadeStep(NamedTuple):
+    """Result of ``step``: the states after *events*, which are in the order of their records; and the question that
+    has to be answered before the rest follows, if any."""
+
+    states: TaskStates
+    events: tuple[Event, ...]
+    question: Question | None = None
+
+
+_ALONE: Final = (LEAD,)
+_NO_ANSWERS: Final[Mapping[Question, Event | None]] = MappingProxyType({})
+
+
+def step(
+    states: TaskStates,
+    *leads: Event,
+    given: Circumstances = USUAL,
+    answers: Mapping[Question, Event | None] = _NO_ANSWERS,
+) -> CascadeStep:
+    """Return the events that follow from the leading events *leads*, in this order, with these events included.
+
+    Args:
+        states: states of the task, its run and its job now.
+        given: what neither the states nor the leading events tell.
+        answers: answers to the questions of earlier calls.
+    """
+    events: tuple[Event, ...] = ()
+    asked: set[Question] = set()
+    for lead in leads:
+        now = Situation(states, lead, given, events)
+        for one in CASCADES.get(type(lead), _ALONE):
+            found = one.found(now) if one.applies(now) else None
+            if isinstance(found, Question):
+                if found not in answers:
+                    return CascadeStep(states, events, found)
+                question = found
+                found = answers[question] if question not in asked else None
+                asked.add(question)
+            if found is None:
+                continue
+            events += (found,)
+            try:
+                states = states.after(found)
+            except IllegalTransition:
+                return CascadeStep(states, events)
+            now = Situation(states, lead, given, events)
+    return CascadeStep(states, events)
+
+
+def with_end(error: str, why: str) -> str:
+    """Return *error*, with the reason *why* there is no further try, unless *error* gives the reason already."""
+    end = f"(no further try: {why})"
+    return error if not why or error.endswith(end) else f"{error} {end}"

@@ -1,0 +1,476 @@
+"""The cascade of task, task run and job: the events of each decision in order, and states that fit after every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import product
+from typing import Any, NamedTuple
+
+import pytest
+
+from actors.machine import Event, IllegalTransition
+from supervisor.lifecycles import job, task, task_cascade, task_run
+from supervisor.lifecycles.job import Job, JobData
+from supervisor.lifecycles.task import Task, TaskData, TaskEnd
+from supervisor.lifecycles.task_cascade import (
+    CASCADES,
+    USUAL,
+    Abandoned,
+    AttemptBegun,
+    CascadeStep,
+    Circumstances,
+    DelayEnded,
+    DrawJitter,
+    Ended,
+    OwnPartEnded,
+    PlanGivenUp,
+    Question,
+    RetriesEnded,
+    Row,
+    SaveCheckpoint,
+    SessionGaveUp,
+    Situation,
+    SpendRetry,
+    TakenAway,
+    TaskStates,
+    WorkersLost,
+    step,
+    with_end,
+)
+from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
+from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
+from tests.task_fit import misfits
+
+T, R, J = Task, TaskRun, Job
+ORPHAN_RECOVERED = TransitionReason.ORPHAN_RECOVERED
+OPENED = task_run.CircuitOpened(reason="no retry is left")
+Answers = Mapping[Question, Event | None]
+NO_ANSWERS: Answers = {}
+
+
+def at(text: str, *, retries: int = 4, **data: Any) -> TaskStates:
+    """Return states given as text, ``IN_PROGRESS RETRYING queued`` (``-``: no job), with the *data* of the run, and a
+    job with that many *retries*."""
+    of_task, of_run, of_job = text.split()
+    run_data, job_data = TaskRunData(**data), JobData(max_retries=retries)
+    job = J(of_job) if of_job != "-" else None
+    return TaskStates(task=T(of_task), run=R(of_run), run_data=run_data, job=job, job_data=job_data)
+
+
+def every_course(
+    before: TaskStates,
+    *leads: Event,
+    given: Circumstances = USUAL,
+    saves: bool = True,
+    answers: Answers = NO_ANSWERS,
+) -> Iterator[CascadeStep]:
+    """Yield the last step with a retry left, and, if a retry is asked for, without. *saves*: checkpoints are saved."""
+    found = step(before, *leads, given=given, answers=answers)
+    possible: tuple[Event | None, ...] = (None,)
+    match found.question:
+        case None:
+            yield found
+            return
+        case SaveCheckpoint(state=state) if saves and found.states.run is not R.PENDING:  # no attempt, nothing to save
+            possible = (task_run.CheckpointSaved(state=state, attempt=1, session="t", saved_as="c0ffee"),)
+        case DrawJitter():
+            possible = (task_run.RetryDecided(jitter=1.0),)
+        case SpendRetry():
+            possible = (None, OPENED)
+    assert found.question not in answers, "a question is asked once"
+    for one in possible:
+        more = {**answers, found.question: one}
+        yield from every_course(before, *leads, given=given, saves=saves, answers=more)
+
+
+def carried_out(before: TaskStates, *leads: Event, given: Circumstances = USUAL, saves: bool = False) -> CascadeStep:
+    """Return the last step, with a retry left."""
+    return next(every_course(before, *leads, given=given, saves=saves))
+
+
+def named(events: tuple[Event, ...]) -> str:
+    """Return the events as text: ``run:tests_passed job:validation_passed``."""
+    return " ".join(f"{task_cascade.TABLE_OF[type(one)]}:{one.name()}" for one in events)
+
+
+# ------------------------------------------------------------------------------------------------- order of records
+AT_WORK, CHECKED = at("IN_PROGRESS IN_PROGRESS running"), at("IN_PROGRESS VALIDATING validating")
+ONE_TRY = at("CLAIMED IN_PROGRESS running", max_attempts=1)
+IN_ITS_SLOT = at("CLAIMED IN_PROGRESS running", retries=0, max_attempts=1)
+COOLING = at("IN_PROGRESS CIRCUIT_OPEN retrying", timed_out=True)
+CLAIMED, TIMED_OUT = task.Claimed(by="t"), task_run.ExecutionTimedOut()
+FAILED = task_run.ExecutionFailed(error="no")
+FAILED_FOR_GOOD = task_run.ExecutionFailed(error="no", category=ErrorCategory.PERMANENT)
+WORKERS_LOST, GAVE_UP = WorkersLost(reason="no"), SessionGaveUp(reason="no")
+PROVIDER = task_run.ExecutionFailed(error="no", charged=False, provider=True)
+REJECTED = task_run.TestsFailed(error="no")
+ORPHANED = "its supervisor died"
+REQUEUED = task.Requeued(reason="lost", transition_reason=ORPHAN_RECOVERED)
+ABORTED = Ended(reason="no", outcome=TaskEnd.ABORTED)
+GONE, REFUSED = "run:execution_failed run:retry_decided", "run:tests_failed run:retry_decided job:validation_failed"
+PASSED = "job:validation_passed task:recovered"
+
+DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
+    # ---- an attempt begins, ends, and is checked
+    ("OPEN PENDING running", CLAIMED, "task:claimed run:executor_started"),
+    ("CLAIMED RETRYING running", CLAIMED, "task:unclaimed task:claimed run:backoff_completed"),
+    ("IN_PROGRESS HALF_OPEN running", CLAIMED, "task:requeued task:claimed run:probe_started"),
+    ("IN_PROGRESS RETRYING running", AttemptBegun(), "run:backoff_completed"),
+    (AT_WORK, AttemptBegun(), ""),
+    (AT_WORK, task_run.TurnSettling(), "run:turn_settling"),
+    (AT_WORK, task_run.ExecutionCompleted(), "run:execution_completed job:execution_completed"),
+    ("WAITING_FOR_SUBTASKS IN_PROGRESS running", OwnPartEnded(), "run:execution_completed job:execution_completed"),
+    ("WAITING_FOR_SUBTASKS RETRYING queued", OwnPartEnded(), "run:backoff_completed run:execution_completed"),
+    ("WAITING_FOR_SUBTASKS VALIDATING validating", OwnPartEnded(), ""),
+    (CHECKED, task_run.TestsPassed(), "run:tests_passed job:validation_passed task:completed"),
+    (
+        "WAITING_FOR_SUBTASKS VALIDATING validating",
+        task_run.TestsPassed(),
+        "run:tests_passed job:validation_passed task:subtasks_completed",
+    ),
+    (CHECKED, REJECTED, f"{REFUSED} task:failed"),
+    (
+        "WAITING_FOR_SUBTASKS VALIDATING validating",
+        REJECTED,
+        f"{REFUSED} task:subtasks_completed task:verification_rejected",
+    ),
+    # ---- it fails
+    (AT_WORK, FAILED, f"{GONE} job:execution_failed"),
+    (AT_WORK, FAILED_FOR_GOOD, f"{GONE} job:execution_failed task:failed"),
+    ("CLAIMED IN_PROGRESS queued", FAILED_FOR_GOOD, f"{GONE} job:user_cancelled task:failed"),
+    (IN_ITS_SLOT, TIMED_OUT, "run:execution_timed_out run:retry_decided run:retry_decided"),
+    (IN_ITS_SLOT, PROVIDER, f"{GONE} job:execution_failed"),
+    (AT_WORK, WORKERS_LOST, f"{GONE} job:execution_failed task:failed"),
+    ("CLAIMED RETRYING running", WORKERS_LOST, "run:cancelled job:execution_failed task:failed"),
+    (AT_WORK, GAVE_UP, f"{GONE} job:execution_failed task:failed"),
+    (CHECKED, GAVE_UP, f"{REFUSED} task:failed"),
+    ("CLAIMED HALF_OPEN queued", GAVE_UP, "run:cancelled job:user_cancelled task:failed"),
+    ("CLAIMED CIRCUIT_OPEN running", GAVE_UP, "job:execution_failed task:failed"),
+    ("CLAIMED RETRYING retrying", RetriesEnded(reason="no"), "run:circuit_opened job:user_cancelled task:failed"),
+    ("CLAIMED CIRCUIT_OPEN running", RetriesEnded(reason="no"), "job:user_cancelled task:failed"),
+    ("CLAIMED HALF_OPEN queued", RetriesEnded(reason="no"), "run:cancelled job:user_cancelled task:failed"),
+    # ---- it is tried again
+    (COOLING, DelayEnded(), "run:cooldown_expired job:retry_delay_elapsed"),
+    ("CLAIMED RETRYING queued", DelayEnded(), ""),
+    (COOLING, task_run.ManualReset(by="ann"), "run:manual_reset job:retry_delay_elapsed"),
+    ("BLOCKED CIRCUIT_OPEN retrying", task_run.ManualReset(by="ann"), "run:manual_reset"),
+    ("FAILED CIRCUIT_OPEN failed", task.Reopened(by="ann"), "task:reopened run:manual_reset"),
+    ("FAILED CANCELLED failed", task.Reopened(by="ann"), "task:reopened"),
+    # ---- it is taken away, or its session was lost
+    (AT_WORK, task.Blocked(on=("b",)), f"task:blocked {GONE} job:worker_lost"),
+    (AT_WORK, task.Requeued(), f"task:requeued {GONE} job:worker_lost"),
+    (AT_WORK, REQUEUED, f"task:orphaned task:requeued {GONE} job:worker_lost"),
+    (CHECKED, REQUEUED, f"{REFUSED} task:orphaned task:requeued"),
+    ("CLAIMED RETRYING running", task.Unclaimed(), "task:unclaimed job:worker_lost"),
+    ("OPEN PENDING queued", TakenAway(reason="no"), ""),
+    (AT_WORK, job.WorkerLost(), "job:worker_lost job:retry_delay_elapsed"),
+    ("WAITING_FOR_SUBTASKS RETRYING running", job.WorkerLost(), "job:worker_lost"),
+    (
+        AT_WORK,
+        task.Recovered(),
+        f"task:orphaned run:execution_completed run:tests_passed job:execution_completed {PASSED}",
+    ),
+    (
+        "IN_PROGRESS IN_PROGRESS queued",
+        task.Recovered(),
+        "task:orphaned run:execution_completed run:tests_passed job:user_cancelled task:recovered",
+    ),
+    (CHECKED, task.Recovered(), f"task:orphaned run:tests_passed {PASSED}"),
+    (AT_WORK, task.RecoveryFailed(), "task:orphaned task:recovery_failed run:cancelled job:user_cancelled"),
+    # ---- it is ended on purpose
+    (AT_WORK, ABORTED, "task:cancelled run:cancelled job:user_cancelled"),
+    ("PLANNED PENDING -", ABORTED, "task:rejected run:cancelled"),
+    ("FAILED CIRCUIT_OPEN failed", ABORTED, "run:cancelled"),
+    ("OPEN PENDING pending", task_run.Skipped(), "run:skipped job:user_cancelled task:cancelled"),
+    ("PLANNED PENDING -", task_run.Skipped(), "run:skipped task:rejected"),
+    ("DONE COMPLETED completed", PlanGivenUp(reason="no"), "task:closed"),
+    (COOLING, PlanGivenUp(reason="no"), "task:cancelled run:cancelled job:user_cancelled"),
+    (AT_WORK, Abandoned(reason="no"), "job:user_cancelled run:cancelled task:orphaned task:recovery_failed"),
+    (
+        "CLAIMED IN_PROGRESS queued",
+        Abandoned(reason="no"),
+        "job:user_cancelled run:cancelled task:unclaimed task:cancelled",
+    ),
+    ("PLANNED PENDING -", Abandoned(reason="no"), "run:cancelled task:rejected"),
+    ("DONE COMPLETED completed", Abandoned(reason="no"), "task:closed"),
+    ("FAILED CIRCUIT_OPEN failed", Abandoned(reason="no"), ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "lead", "expected"), DECISIONS, ids=[f"{lead.name()}-{at}" for at, (_, lead, _) in enumerate(DECISIONS)]
+)
+def test_a_decision_moves_its_logs_in_this_order(before: str | TaskStates, lead: Event, expected: str) -> None:
+    """The events of each decision are these, in the order of their records."""
+    assert named(carried_out(at(before) if isinstance(before, str) else before, lead).events) == expected
+
+
+def test_the_last_retry_fails_the_task_with_the_reason() -> None:
+    """A retry that the run may make and the budget has not fails job and task, and the task says why."""
+    _, found = every_course(AT_WORK, FAILED, saves=False)
+
+    assert named(found.events) == f"{GONE} run:circuit_opened job:execution_failed task:failed"
+    assert found.states.task_data.last_failure == with_end("no", OPENED.reason)
+    assert found.states.job_data.last_error == "no"
+
+
+def test_an_agent_that_may_not_try_again_costs_no_retry() -> None:
+    """If the agent has had its tries, the circuit opens for that reason, and no retry of the budget is asked for."""
+    [found] = every_course(AT_WORK, FAILED, given=Circumstances(no_retry="it has had its tries"), saves=False)
+
+    assert named(found.events) == f"{GONE} run:circuit_opened job:execution_failed task:failed"
+    assert found.states.task_data.last_failure == with_end("no", "it has had its tries")
+
+
+def test_a_probe_that_cannot_be_paid_fails_the_task() -> None:
+    """A time-out that opens the circuit waits for a probe only if the probe can be paid."""
+    assert named(carried_out(ONE_TRY, TIMED_OUT).events).endswith("job:execution_failed")
+    unpaid = carried_out(ONE_TRY, TIMED_OUT, given=Circumstances(can_probe=False))
+    assert named(unpaid.events).endswith("job:execution_failed task:failed")
+
+
+def test_without_a_slot_the_job_waits_for_another_worker() -> None:
+    """A job without retries keeps its slot for the probe; if its worker died with the supervisor, it is requeued."""
+    assert carried_out(IN_ITS_SLOT, TIMED_OUT).states.job is J.RUNNING
+    found = carried_out(IN_ITS_SLOT, TIMED_OUT, given=Circumstances(orphaned_by="it died")).states
+    assert (found.job, found.job_data.last_error) == (J.RETRYING, "it died")
+
+
+def test_the_followers_tell_what_only_the_circumstances_know() -> None:
+    """Findings, rules, verdict and losses reach the events that follow; the leading event has no field for them."""
+    given = Circumstances(findings="line 3", rules=("lint",))
+    *_, rejected, failed = carried_out(CHECKED, REJECTED, given=given).events
+    assert rejected == job.ValidationFailed(failed_rules=("lint",))
+    assert failed == task.Failed(reason="no", findings="line 3")
+
+    codes = {"transition_reason": TransitionReason.MAX_TURNS, "abort_reason": AbortReason.LOOP}
+    given = Circumstances(verdict=Verdict(exit=Exit.ERROR, **codes))
+    assert carried_out(AT_WORK, FAILED_FOR_GOOD, given=given).events[-1] == task.Failed(reason="no", **codes)
+
+    *_, rejected, failed = carried_out(CHECKED, GAVE_UP, given=Circumstances(orphaned_by="it died")).events
+    assert (rejected, failed) == (job.ValidationFailed(failed_rules=("it died",)), task.Failed(reason="no"))
+
+    lost = carried_out(AT_WORK, TakenAway(reason="lost"), given=Circumstances(is_silent=True)).events[-1]
+    assert lost == job.WorkerLost(error="lost", silent=True)
+
+
+@pytest.mark.parametrize(
+    ("cause", "outcome"),
+    [
+        (SkipCause.DEPENDENCY_FAILED, TaskEnd.BLOCKED),
+        (SkipCause.OPTIONAL, TaskEnd.SKIPPED),
+        (SkipCause.CONDITION_NOT_MET, TaskEnd.SKIPPED),
+    ],
+)
+def test_a_skipped_task_ends_by_its_cause(cause: SkipCause, outcome: TaskEnd) -> None:
+    """A task whose dependency failed ends as blocked; any other skipped task ends as skipped."""
+    found = carried_out(at("OPEN PENDING -"), task_run.Skipped(cause=cause), given=Circumstances(reason="why"))
+    assert found.events[-1] == task.Cancelled(reason="why", outcome=outcome)
+
+
+# -------------------------------------------------------------------------------------------- questions and refusals
+def test_checkpoints_are_recorded_where_they_belong() -> None:
+    """A saved checkpoint stands before the decision that it belongs to, and each state is asked about once."""
+    before = at("CLAIMED IN_PROGRESS running", max_attempts=1, probes_max=0)
+    found = carried_out(before, TIMED_OUT, saves=True)
+    run = "timed_out checkpoint_saved retry_decided checkpoint_saved retry_decided checkpoint_saved"
+    assert named(found.events) == f"run:execution_{' run:'.join(run.split())} job:execution_failed task:failed"
+
+    found = carried_out(AT_WORK, ABORTED, saves=True)
+    assert named(found.events) == "task:cancelled run:checkpoint_saved run:cancelled job:user_cancelled"
+
+
+def test_a_task_that_moved_while_a_checkpoint_was_saved_is_judged_as_it_is() -> None:
+    """An answer is combined with the states of the moment: a task that was completed meanwhile is not cancelled."""
+    asked, saved = step(AT_WORK, ABORTED), {SaveCheckpoint(state=R.CANCELLED): None}
+    assert (named(asked.events), asked.question) == ("task:cancelled", *saved)
+
+    moved = AT_WORK._replace(task=T.DONE)
+    assert named(step(moved, ABORTED, answers=saved).events) == "run:cancelled job:user_cancelled"
+
+
+def test_a_refused_leading_event_leads_nothing() -> None:
+    """A leading event that its table does not allow is the last of the list: its entity refuses and records it."""
+    found = step(at("CANCELLED CANCELLED cancelled"), CLAIMED)
+    assert (named(found.events), found.states.task) == ("task:claimed", T.CANCELLED)
+
+
+def test_two_leading_events_are_one_decision() -> None:
+    """A second leading event sees the states after the first and everything that followed from it."""
+    waits = at("WAITING_FOR_SUBTASKS VALIDATING validating")
+    found = carried_out(waits, task.SubtaskFailed(subtask="b"), Ended(reason="b", outcome=TaskEnd.BLOCKED))
+    assert named(found.events) == "task:subtask_failed task:cancelled run:cancelled job:user_cancelled"
+
+
+# ------------------------------------------------------------------------------------------------ every reachable state
+class Move(NamedTuple):
+    """A leading event that the product gives in the states for which *when* holds. ``opens`` a new run, a new job, or
+    both, which is queued with it."""
+
+    lead: Event
+    when: Callable[[TaskStates], bool]
+    opens: str = ""
+
+
+HELD = frozenset({T.CLAIMED, T.IN_PROGRESS})
+GOES_ON = frozenset({T.OPEN, *HELD, T.WAITING_FOR_SUBTASKS})
+
+
+def is_at(task: Any = None, run: Any = None, job: Any = None) -> Callable[[TaskStates], bool]:
+    """Return a test for states: each argument is the allowed state, or a collection of them; ``None`` allows any."""
+
+    def fits(value: object, wanted: Any) -> bool:
+        return wanted is None or (value in wanted if isinstance(wanted, tuple | frozenset) else value is wanted)
+
+    return lambda s: fits(s.task, task) and fits(s.run, run) and fits(s.job, job)
+
+
+def no_probe(s: TaskStates) -> bool:
+    return s.run is R.CIRCUIT_OPEN and not probes_left(s.run_data, DelayEnded())
+
+
+RESTS = (R.PENDING, R.RETRYING, R.CIRCUIT_OPEN, R.HALF_OPEN)
+WAITS = (J.QUEUED, J.RETRYING)
+MOVES = [
+    Move(task.Approved(), is_at(T.PLANNED)),
+    Move(job.SchedulerAssigned(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, J.PENDING)),
+    Move(job.SchedulerAssigned(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, (None,)), opens="job"),
+    Move(job.WorkerStarted(worker_id="w"), is_at(GOES_ON, (*RESTS[:2], *RESTS[3:], R.IN_PROGRESS), J.QUEUED)),
+    Move(CLAIMED, is_at((T.OPEN, *HELD), (R.PENDING, R.RETRYING, R.HALF_OPEN), J.RUNNING)),
+    Move(AttemptBegun(), is_at(HELD, (R.PENDING, R.RETRYING, R.HALF_OPEN), J.RUNNING)),
+    Move(task.Started(), is_at(T.CLAIMED, R.IN_PROGRESS, J.RUNNING)),
+    Move(task_run.ProbeFailed(error="no"), is_at((T.OPEN, *HELD), R.HALF_OPEN, J.RUNNING)),
+    Move(task_run.ExecutionCompleted(), is_at((*HELD, T.WAITING_FOR_SUBTASKS), R.IN_PROGRESS, J.RUNNING)),
+    Move(OwnPartEnded(), is_at(T.WAITING_FOR_SUBTASKS, (R.PENDING, R.RETRYING, R.HALF_OPEN, R.IN_PROGRESS), J.RUNNING)),
+    Move(task_run.TestsPassed(), is_at((*HELD, T.WAITING_FOR_SUBTASKS), R.VALIDATING)),
+    Move(REJECTED, is_at((*HELD, T.WAITING_FOR_SUBTASKS), R.VALIDATING)),
+    Move(FAILED, is_at(HELD, R.IN_PROGRESS)),
+    Move(FAILED_FOR_GOOD, is_at(HELD, R.IN_PROGRESS)),
+    Move(PROVIDER, is_at(HELD, R.IN_PROGRESS, J.RUNNING)),
+    Move(TIMED_OUT, is_at(HELD, R.IN_PROGRESS)),
+    Move(WORKERS_LOST, is_at(HELD, (*RESTS, R.IN_PROGRESS), J.RUNNING)),
+    Move(GAVE_UP, is_at(HELD, (R.PENDING, R.CIRCUIT_OPEN, R.HALF_OPEN, R.IN_PROGRESS, R.VALIDATING))),
+    Move(RetriesEnded(reason="no"), is_at(HELD, RESTS[1:], (J.RUNNING, *WAITS))),
+    Move(DelayEnded(), lambda s: is_at(GOES_ON, RESTS[:3])(s) and not no_probe(s)),
+    Move(
+        job.UserCancelled(),
+        lambda s: s.task in (T.OPEN, T.WAITING_FOR_SUBTASKS) and no_probe(s) and s.job in WAITS,
+        opens="both",
+    ),
+    Move(task_run.ManualReset(by="ann"), is_at((*GOES_ON, T.BLOCKED), R.CIRCUIT_OPEN)),
+    Move(task.Reopened(by="ann"), is_at(T.FAILED, R.CIRCUIT_OPEN), opens="job"),
+    Move(task.Reopened(by="ann"), is_at(T.FAILED, (R.CANCELLED, R.COMPLETED)), opens="both"),
+    Move(task.Retried(), lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries, opens="both"),
+    Move(task.Unclaimed(), is_at(T.CLAIMED, (*RESTS, R.IN_PROGRESS))),
+    Move(task.Requeued(), is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
+    Move(REQUEUED, is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
+    Move(REQUEUED, is_at(T.IN_PROGRESS, R.VALIDATING), opens="both"),
+    Move(task.Blocked(on=("b",)), is_at(HELD, (*RESTS, R.IN_PROGRESS))),
+    Move(TakenAway(reason="no"), is_at(GOES_ON, (*RESTS, R.IN_PROGRESS), (J.RUNNING, *WAITS))),
+    Move(task.Unblocked(), is_at(T.BLOCKED)),
+    Move(task.Split(subtasks=("b",)), is_at((T.OPEN, *HELD), (*RESTS, R.IN_PROGRESS))),
+    Move(
+        task.SubtaskTimedOut(subtask="b"),
+        is_at(T.WAITING_FOR_SUBTASKS, (*RESTS, R.VALIDATING), (J.PENDING, J.VALIDATING, *WAITS)),
+    ),
+    Move(job.WorkerLost(), is_at((*HELD, T.WAITING_FOR_SUBTASKS), R.IN_PROGRESS, J.RUNNING)),
+    Move(job.WorkerLost(), is_at(T.WAITING_FOR_SUBTASKS, RESTS, J.RUNNING)),
+    Move(task.Recovered(summary=ORPHANED), is_at(T.IN_PROGRESS, (R.IN_PROGRESS, R.VALIDATING))),
+    Move(task.RecoveryFailed(), is_at(T.IN_PROGRESS)),
+    Move(ABORTED, is_at((T.PLANNED, *GOES_ON, T.BLOCKED, T.PENDING_APPROVAL))),
+    Move(task_run.Skipped(), is_at((T.PLANNED, T.OPEN), R.PENDING, (None, J.PENDING))),
+    Move(PlanGivenUp(reason="no"), is_at()),
+    Move(Abandoned(reason="no"), is_at()),
+    Move(task.ApprovalRequested(), is_at(T.DONE)),
+    Move(task.ApprovalGranted(by="ann"), is_at(T.PENDING_APPROVAL)),
+    Move(task.ApprovalDenied(by="ann"), is_at(T.PENDING_APPROVAL)),
+    Move(task.VerificationRejected(), is_at(T.DONE)),
+    Move(task.Closed(), is_at(T.DONE)),
+]
+LIMITS = TaskRunData(max_attempts=2)
+CIRCUMSTANCES = [Circumstances(can_probe=paid, orphaned_by=by) for paid in (True, False) for by in ("", "it died")]
+
+
+def opened(before: TaskStates, opens: str) -> TaskStates:
+    """Return the states with a new job, with a new run and a new job, or as they are."""
+    if not opens:
+        return before
+    if opens == "both":
+        before = before._replace(run=R.PENDING, run_data=LIMITS)
+    return before._replace(job=J.PENDING, job_data=JobData(max_retries=1))
+
+
+def after(before: TaskStates, move: Move) -> Iterator[CascadeStep]:
+    """Yield the step of *move* for every combination of answers and circumstances; births are made."""
+    if isinstance(move.lead, job.SchedulerAssigned):
+        yield carried_out(opened(before, move.opens), move.lead)
+        return
+    failing = isinstance(move.lead, task_run.ExecutionFailed | task_run.ExecutionTimedOut)
+    for given in CIRCUMSTANCES if failing else (USUAL,):
+        for found in every_course(before, move.lead, given=given):
+            now = found.states
+            yield found._replace(states=opened(now, move.opens).after(job.SchedulerAssigned()) if move.opens else now)
+
+
+def key_of(one: TaskStates) -> object:
+    """Return what tells states apart for the guards of tables and rows."""
+    run = one.run_data
+    may_try = task_run.retry_allowed(run, DelayEnded()), probes_left(run, DelayEnded()), run.probe, min(run.failures, 2)
+    may_requeue = one.job_data.retry_count < one.job_data.max_retries
+    return one.task, one.run, one.job, may_try, may_requeue, task.retries_left(one.task_data, DelayEnded())
+
+
+def explored() -> int:
+    """Return the number of reachable combinations of states; assert that each fits."""
+    data, job_data = TaskData(max_retries=1, needs_approval=True), JobData(max_retries=1)
+    births = [
+        TaskStates(task=one, task_data=data, run=R.PENDING, run_data=LIMITS, job=of_job, job_data=job_data)
+        for one, of_job in product((T.PLANNED, T.OPEN), (None, J.PENDING))
+    ]
+    known, queue = set(map(key_of, births)), births
+    for before in queue:
+        for move in [one for one in MOVES if one.when(before)]:
+            for now, events, _ in after(before, move):
+                check(before, move, now, events)
+                if (key := key_of(now)) not in known:
+                    known.add(key)
+                    queue.append(now)
+    return len(known)
+
+
+def check(before: TaskStates, move: Move, now: TaskStates, events: tuple[Event, ...]) -> None:
+    text = f"{before[::2]} -- {move.lead.name()}: {named(events)} -- {now[::2]}"
+    replayed = opened(before, move.opens) if isinstance(move.lead, job.SchedulerAssigned) and move.opens else before
+    try:
+        for event in events:
+            replayed = replayed.after(event)
+    except IllegalTransition as refusal:
+        pytest.fail(f"{text}: {refusal}")
+    found = [*misfits(now.task.value, now.run.value, now.job.value if now.job else "")]  # type: ignore[union-attr]
+    if now.task_data.summary == ORPHANED:  # its worker was lost before: the job was never completed
+        found = [one for one in found if one != "the run is COMPLETED, and its job cancelled"]
+    assert found == [], text
+    assert (now.job is J.RUNNING) is (now.job_data.worker_id is not None), text
+    assert now.job_data.retry_count <= now.job_data.max_retries, text
+
+
+def test_every_reachable_state_fits_and_every_row_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the births on, whatever leads: no follower is refused, the three states fit each other, the invariants of a
+    job hold; and no row of the table is there for nothing."""
+    used, applies = set[tuple[type, int]](), Row.applies
+
+    def watched(one: Row, now: Situation) -> bool:
+        found = applies(one, now)
+        if found:
+            used.add((type(now.lead), id(one)))
+        return found
+
+    monkeypatch.setattr(Row, "applies", watched)
+    assert explored() > 1_000
+    unused = [
+        f"{lead.__name__}, row {number}"
+        for lead, rows in CASCADES.items()
+        for number, one in enumerate(rows)
+        if (lead, id(one)) not in used
+    ]
+    assert unused == []
