@@ -155,4 +155,6 @@ def test_a_kill_loses_no_reason(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(plan.model_dump_json(exclude_unset=True))
     killed_at(tmp_path, "failed", "task:t")
     assert completed(tmp_path, status=1) == set()
-    assert prompts(tmp_path / "prompts")[1].endswith("\n> test_a: expected 1\n> got 2")
+    heard = [text for text in prompts(tmp_path / "prompts") if text]  # the kill may hit an agent before it reads
+    assert len(heard) >= 2
+    assert all(text.endswith("\n> test_a: expected 1\n> got 2") for text in heard[1:])
