@@ -25,8 +25,6 @@ from supervisor.embedding.import_name import warn_of_clash
 if TYPE_CHECKING:
     from supervisor.agent_catalogue.data import BadData
     from supervisor.agent_catalogue.quirks import ErrorReport, Quirks
-    from supervisor.agents.mcp_stdio import McpError, McpResource
-    from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
     from supervisor.diagnostics.causal_trace import Explanation
     from supervisor.diagnostics.tree_view import Node
     from supervisor.diagnostics.visual_state import Inspected
@@ -93,15 +91,18 @@ if TYPE_CHECKING:
         JournalError,
         JournalLost,
         JournalUnavailable,
+        Outcome,
         Retention,
         UnidentifiedProcess,
     )
-    from supervisor.runtime.entity import Degraded, Refused
-    from supervisor.runtime.live_session import AgentFunction, NoSuchEntity, Outcome
-    from supervisor.runtime.outages import Outage, Shortage
+    from supervisor.ports.agent_profile import AgentFunction
+    from supervisor.ports.outages import Outage, Shortage
+    from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.approval_queue import OnPermission
     from supervisor.sessions.handle import Session, TurnResult
+    from supervisor.sessions.inprocess import AgentTurn, ToolAborted
+    from supervisor.sessions.mcp_stdio import McpError, McpResource
     from supervisor.work.commands import CommandReused
     from supervisor.work.plan_handle import PlanHandle, run_plan
     from supervisor.work.results import PlanResult, TaskResult
@@ -212,8 +213,6 @@ __all__ = [
 _NAMES = {
     "supervisor.agent_catalogue.data": "BadData",
     "supervisor.agent_catalogue.quirks": "ErrorReport Quirks",
-    "supervisor.agents.mcp_stdio": "McpError McpResource",
-    "supervisor.agents.protocols.inprocess": "AgentTurn ToolAborted",
     "supervisor.diagnostics.causal_trace": "Explanation",
     "supervisor.diagnostics.tree_view": "Node",
     "supervisor.diagnostics.visual_state": "Inspected",
@@ -240,14 +239,16 @@ _NAMES = {
     "supervisor.policies.liveness": "StallProfileName",
     "supervisor.policies.permissions": "OpenPermission OptionChoice",
     "supervisor.ports": (
-        "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Retention UnidentifiedProcess"
+        "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Outcome Retention UnidentifiedProcess"
     ),
-    "supervisor.runtime.entity": "Degraded Refused",
-    "supervisor.runtime.live_session": "AgentFunction NoSuchEntity Outcome",
-    "supervisor.runtime.outages": "Outage Shortage",
+    "supervisor.ports.agent_profile": "AgentFunction",
+    "supervisor.ports.outages": "Outage Shortage",
+    "supervisor.runtime.entity": "Degraded NoSuchEntity Refused",
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
     "supervisor.sessions.handle": "Session TurnResult",
+    "supervisor.sessions.inprocess": "AgentTurn ToolAborted",
+    "supervisor.sessions.mcp_stdio": "McpError McpResource",
     "supervisor.work.commands": "CommandReused",
     "supervisor.work.plan_handle": "PlanHandle run_plan",
     "supervisor.work.results": "PlanResult TaskResult",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -20,17 +21,19 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("actors",),
     ("supervisor.lifecycles",),
     ("supervisor.policies",),
-    ("supervisor.ports",),
     ("supervisor.agent_catalogue",),
-    ("supervisor.journal", "supervisor.processes", "supervisor.diagnostics"),
-    ("supervisor.runtime",),
-    ("supervisor.aborts",),
-    ("supervisor.sessions",),
-    ("supervisor.plans", "supervisor.workspaces"),
-    ("supervisor.agents", "supervisor.plugins", "supervisor.recovery"),
+    ("supervisor.ports",),
+    (
+        "supervisor.journal",
+        "supervisor.processes",
+        "supervisor.diagnostics",
+        "supervisor.plans",
+        "supervisor.workspaces",
+        "supervisor.runtime",
+    ),
+    ("supervisor.agents", "supervisor.plugins", "supervisor.sessions"),
     ("supervisor.host",),
-    ("supervisor.work",),
-    ("supervisor.control",),
+    ("supervisor.work", "supervisor.control"),
     ("supervisor.embedding",),
     ("supervisor.cli",),
     ("supervisor.simulation",),
@@ -266,6 +269,13 @@ def test_the_packages_keep_the_rules(check: object) -> None:
     assert callable(check)
     found = list(check(SOURCES))
     assert not found, "\n".join(found)
+
+
+def test_the_table_of_packages_has_the_steps() -> None:
+    """The table of packages in CONTRIBUTING.md lists every package on its step."""
+    rows = re.findall(r"^\| (\d+) \| `(\w+)/`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE)
+    listed = {f"supervisor.{name}" if name != "actors" else name: int(step) - 1 for step, name in rows}
+    assert listed == STEP
 
 
 @pytest.mark.parametrize("module", [one for one in SOURCES if one not in PROGRAMS])

@@ -6,7 +6,7 @@ start is not among the records is treated as about no call.
 
 from __future__ import annotations
 
-from supervisor.diagnostics.causal_trace import split_call
+from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 
 

@@ -18,11 +18,11 @@ from supervisor.cli.lookup import unknown_id
 from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
 from supervisor.control.error_messages import NotRunning
-from supervisor.diagnostics.causal_trace import split_call
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.history import History
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import INTEGER_MAX, LifecycleEvent
 
 

@@ -44,7 +44,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow, JournalUnavailable
-from supervisor.runtime.outages import Outage
+from supervisor.ports.outages import Outage
 from supervisor.work.results import PlanResult
 
 TICK_S: Final = 0.2

@@ -19,10 +19,10 @@ from anyio.abc import TaskStatus
 from actors import ActorStopped, AskTimeout
 from supervisor.cli.options import warn
 from supervisor.cli.terminal import ControllingTerminal
-from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.host.supervision import SupervisorCore
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
+from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.work.plan_runner import PlanRunner
 
 PROGRESS_S = 10.0

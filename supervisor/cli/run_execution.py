@@ -28,8 +28,8 @@ from supervisor.host.api import Supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import BadPlan, Plan
+from supervisor.plans.earlier_runs import continued, resumed_ids
 from supervisor.ports import EntityRow, JournalError
-from supervisor.recovery.resumable import continued, resumed_ids
 from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run

@@ -34,7 +34,7 @@ from supervisor.lifecycles.types import AbortScope, DeliveryPoint, Kind
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.redaction import encodable
 from supervisor.ports import JournalError
-from supervisor.runtime.outages import Outage
+from supervisor.ports.outages import Outage
 
 WAITING_S = 2.0
 """Seconds after which a command says what it waits for."""

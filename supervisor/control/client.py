@@ -23,7 +23,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, socket_address, unreadable_error
 from supervisor.ports import UnidentifiedProcess
-from supervisor.runtime.outages import Outage, Shortage
+from supervisor.ports.outages import Outage, Shortage
 
 if TYPE_CHECKING:
     from supervisor.control.requests import Request

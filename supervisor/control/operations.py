@@ -47,8 +47,7 @@ from supervisor.plans.task_control import CommandResult, WorkControl
 from supervisor.policies.abort_plan import AbortPlan
 from supervisor.ports import Caller, JournalError, Origin, Retention
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Degraded, Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
 
 if TYPE_CHECKING:
     from supervisor.host.api import Supervisor

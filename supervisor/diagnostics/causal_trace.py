@@ -25,17 +25,16 @@ cause is always older than its effect, so that following causes ends even in a f
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import LifecycleEvent
 
 ABORT_RECORD: Final = "AbortRecord"
-_CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
 """Pattern of the id of a tool call. A number is written in one way only, and the largest number of calls in a turn has
 fewer digits than the pattern allows."""
 _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
@@ -43,13 +42,6 @@ _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceEx
 
 Events = Mapping[int, LifecycleEvent] | Iterable[LifecycleEvent]
 BySeq = Mapping[int, LifecycleEvent]
-
-
-def split_call(entity_id: str) -> tuple[str, int | None]:
-    """Split a call's id such as ``lead:t1:c2`` into the turn's id and the call's number; for any other id return the id
-    and ``None``."""
-    found = _CALL.fullmatch(entity_id)
-    return (found["turn"], int(found["number"])) if found else (entity_id, None)
 
 
 class RecordRole(StrEnum):

@@ -15,16 +15,17 @@ A record that cannot be rebuilt or stepped is reported as a :class:`Mismatch` wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
 
 import msgspec
 
-from actors.machine import Event, IllegalTransition, Machine, Step
-from supervisor.lifecycles import MACHINES, agent, session, turn
+from actors.machine import Event, IllegalTransition, Step
+from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.agent import AgentData
 from supervisor.lifecycles.effects import FinalizeEntity
+from supervisor.lifecycles.entity_types import LIFECYCLES, Lifecycle
 from supervisor.lifecycles.job import JobData
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import TaskData
@@ -45,16 +46,6 @@ _DATA: Final[Mapping[str, type[msgspec.Struct]]] = {
     Kind.WORKER: WorkerData,
 }
 
-_STALE: Final[Mapping[str, Callable[[Any, Event], bool]]] = {
-    Kind.SESSION: session.stale,
-    Kind.AGENT: agent.stale,
-    Kind.TURN: turn.stale,
-}
-"""Functions that recognise stale events, for the kinds of entities that have such events."""
-
-_ENDS_AT_TERMINAL: Final = frozenset({Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKSTREAM, Kind.WORKER})
-"""Kinds whose log ends in a final state; the log of other kinds ends with the effect that finalizes the entity."""
-
 _convert = msgspec.convert
 
 
@@ -62,19 +53,15 @@ class Mismatch(ValueError):
     """Error: the record does not follow from the records before it; the message gives the reason."""
 
 
-def _never(data: Any, event: Event) -> bool:
-    return False
-
-
 class EntityKind:
     """Kind of entity under the names that records use: its machine, its data type, and its states and edges as text."""
 
-    def __init__(self, machine: Machine[Any, Any]) -> None:
-        self.machine = machine
+    def __init__(self, lifecycle: Lifecycle) -> None:
+        self.machine = machine = lifecycle.machine
         self.data = _DATA[machine.name]
-        self.ends_at_terminal = machine.name in _ENDS_AT_TERMINAL
+        self.ends_at_terminal = lifecycle.ends_at_terminal
         self.events = machine.events
-        self.stale = _STALE.get(machine.name, _never)
+        self.stale = lifecycle.stale
         self.states: dict[str, Enum] = {str(state.value): state for state in machine.states}
         self.initial = tuple(str(state.value) for state in machine.initial)
         self.terminal = frozenset(str(state.value) for state in machine.terminal)
@@ -92,7 +79,7 @@ class EntityKind:
         return FinalizeEntity in map(type, step.effects)
 
 
-KINDS: Final[Mapping[str, EntityKind]] = {name: EntityKind(machine) for name, machine in MACHINES.items()}
+KINDS: Final[Mapping[str, EntityKind]] = {name: EntityKind(LIFECYCLES[name]) for name in MACHINES}
 """Kinds of entities by the name that records use."""
 
 

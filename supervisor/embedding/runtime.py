@@ -7,7 +7,7 @@ cancellation, aborts every session with that cause, within the stage budgets. In
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -20,9 +20,9 @@ from actors.waiting import to_the_end
 from supervisor.agents.codecs import adapters, codec_for
 from supervisor.control.server import serve_control
 from supervisor.host.api import Supervisor
+from supervisor.host.dependencies import Dependencies
 from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
 from supervisor.host.journal_services import compact_periodically, watch_journal
-from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.host.supervision import SupervisorCore
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
@@ -32,13 +32,13 @@ from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
 from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.ports import Journal
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.processes.host import ShimHost
-from supervisor.recovery.takeover import Choose
 from supervisor.runtime.availability import RetryingProcessHost
-from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.sessions.approval_queue import OnPermission
+from supervisor.sessions.shutdown import LAST_RECORDS_S
+from supervisor.work.takeover import Choose, end_recovered_work, take_over
 from supervisor.workspaces.git import GitWorkspaces
 
 _log = get_logger()
@@ -281,7 +281,7 @@ async def supervise(
         await _start_services(supervisor, parts)
         if settings.access is not None:
             await supervisor.trust.recall(parts.journal, rows)
-        recovered = await supervisor.take_over(rows, choose)
+        recovered = await take_over(supervisor, rows, choose)
         _end_with_block(
             supervisor, stack
         )  # after the takeover: if that fails, sessions are left for the next supervisor
@@ -318,7 +318,7 @@ async def close_sessions(supervisor: SupervisorCore) -> None:
         JournalError: the journal was lost, or its disk was still down at the end.
     """
     await supervisor.finish()
-    await supervisor.close_all()
+    await supervisor.close_all(_end_of_work(supervisor))
     with supervisor.registry.system.timers.limit(LAST_RECORDS_S) as waited:
         await supervisor.journal_writer.durable()
     if waited.cancelled_caught:
@@ -332,15 +332,20 @@ async def _end(supervisor: SupervisorCore, why: str | None) -> None:
     the disk."""
     await supervisor.end_plans()
     if why is None:
-        await supervisor.close_all()
+        await supervisor.close_all(_end_of_work(supervisor))
     else:
-        await supervisor.abort_all(why)
+        await supervisor.abort_all(why, _end_of_work(supervisor))
     with supervisor.registry.system.timers.limit(LAST_RECORDS_S) as waited:
         await supervisor.journal_writer.close()
     if waited.cancelled_caught:
         _log.error("the disk did not answer: it is unknown whether the last records are in the journal")
         supervisor.journal_writer.abandon()
     supervisor.subscriptions.end()
+
+
+def _end_of_work(supervisor: SupervisorCore) -> Callable[[], Awaitable[None]] | None:
+    """Return the function that ends the recovered work which no plan has taken over, or ``None`` if there is none."""
+    return partial(end_recovered_work, supervisor) if supervisor.recovered_work.work else None
 
 
 def _reason(error: BaseException) -> str:

@@ -11,11 +11,9 @@ from contextlib import AbstractAsyncContextManager
 
 import anyio
 
-from supervisor.agents.mcp_stdio import START_S, McpError, McpResource
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.factories import clean_env
-from supervisor.host.inspection import inspect
 from supervisor.host.services import ServiceFailed
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent
@@ -26,10 +24,12 @@ from supervisor.policies.budgets import Budget, BudgetScope
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
 from supervisor.ports import Compacted, JournalError, Launch, McpServer, Retention, UnidentifiedProcess
+from supervisor.ports.agent_profile import AgentFunction
+from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import AgentFunction
-from supervisor.runtime.outages import Outage, Shortage
 from supervisor.sessions.handle import Session
+from supervisor.sessions.inspection import inspect
+from supervisor.sessions.mcp_stdio import START_S, McpError, McpResource
 from supervisor.sessions.monitor_registry import hosts_scope
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from supervisor.agent_catalogue import KNOWN_SERVERS, agent_programs
 from supervisor.agents.codecs import MakeCodec, scripted_command
 from supervisor.agents.protocols.command import CommandCodec
-from supervisor.agents.protocols.inprocess import FunctionConnection
+from supervisor.host.dependencies import Dependencies
 from supervisor.journal.compaction import JournalArchiver
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
@@ -26,16 +26,17 @@ from supervisor.plans.agents import AgentConfig, agent_of
 from supervisor.plans.enforcement import needs_asking
 from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import AgentFiles, Journal, Launch, ProcessHost, TranscriptSink, WallClock, Workspace
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.processes.containment import UNCONTAINED, Containment, group_for, sweep
 from supervisor.processes.descriptors import agent_spare, transcripts_max
 from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import RetryingProcessHost
-from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import AgentFunction, AgentProfile, Connection, LiveSession
 from supervisor.sessions.agent_connection import Delegate
+from supervisor.sessions.inprocess import FunctionConnection
+from supervisor.sessions.live_session import Connection, LiveSession
 from supervisor.sessions.process_connection import ProcessConnection
+from supervisor.sessions.registry import SessionRegistry
 from supervisor.workspaces.directory import DirectoryWorkspace
 from supervisor.workspaces.files import DiskFiles
 from supervisor.workspaces.git import GitWorkspaces
@@ -104,7 +105,7 @@ class ConnectionFactory:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         delegate: Delegate,
         processes: RetryingProcessHost,
         files: AgentFiles,

@@ -47,8 +47,8 @@ from actors import (
     Supervisor,
     TaskFailed,
 )
+from actors.one_shot_event import OneShotEvent, first_of
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.one_shot_event import OneShotEvent, first_of
 
 SERVICES: Final = ":services"
 """Actor id of the services' supervisor; no session can have this id."""

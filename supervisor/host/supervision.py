@@ -16,18 +16,13 @@ import anyio
 import msgspec
 
 from actors import ActorError, ActorStopped, ActorSystem, AskTimeout, Context, Lane
+from actors.one_shot_event import OneShotEvent
 from actors.waiting import any_of
-from supervisor.aborts.service import AbortService
-from supervisor.aborts.termination import Heartbeat, TerminationService
 from supervisor.agents.codecs import codec_for
-from supervisor.host.actor_failures import ActorFailures
+from supervisor.host.dependencies import Dependencies
 from supervisor.host.factories import ConnectionFactory
+from supervisor.host.recovered_work import RecoveredWork
 from supervisor.host.services import ServiceFailed, Services
-from supervisor.host.session_factory import SessionFactory
-from supervisor.host.shutdown import HostedPlan, Shutdown
-from supervisor.host.trust_scores import Trust
-from supervisor.host.verification import Verification
-from supervisor.host.workspace_cleanup import WorkspaceCleanup
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.types import (
     USUAL_TIME,
@@ -40,6 +35,7 @@ from supervisor.lifecycles.types import (
     choice_of,
 )
 from supervisor.plans import Settings
+from supervisor.plans.earlier_runs import find_earlier_runs
 from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
 from supervisor.policies.argument_checks import check_name, check_text, check_type, check_types, delivery_point
@@ -54,25 +50,34 @@ from supervisor.ports import (
     EntityRow,
     JournalError,
     JournalLost,
+    Outcome,
     Retention,
     WorkspaceSpec,
 )
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.ports.logs import conceal, get_logger
-from supervisor.recovery.restore import Recovered
-from supervisor.recovery.takeover import Choose, RecoveredWork, Takeover
-from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.entity import Degraded, Refused
-from supervisor.runtime.entity_registry import END_S, EntityRegistry, IdAllocator
+from supervisor.ports.outages import Outage, Shortage
+from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
+from supervisor.runtime.entity_registry import END_S, IdAllocator
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter
-from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession, NoSuchEntity, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.runtime.outages import Outage, Shortage
 from supervisor.runtime.subscriptions import Subscriptions
+from supervisor.sessions.abort_service import AbortService
+from supervisor.sessions.actor_failures import ActorFailures
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
 from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.handle import Session, TurnResult
+from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry
 from supervisor.sessions.pending_requests import PendingRequests
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.restore import Recovered, Recovery
+from supervisor.sessions.session_factory import SessionFactory
+from supervisor.sessions.shutdown import HostedPlan, Shutdown
+from supervisor.sessions.takeover import Choice, Takeover
+from supervisor.sessions.termination import Heartbeat, TerminationService
+from supervisor.sessions.trust_scores import Trust
+from supervisor.sessions.verification import Verification
+from supervisor.sessions.workspace_cleanup import WorkspaceCleanup
 
 _log = get_logger()
 _T = TypeVar("_T")
@@ -116,7 +121,7 @@ class SupervisorCore:
             failed=self._journal_failed,
         )
         self._environments: list[Mapping[str, str]] = []
-        self.registry = EntityRegistry(system, self.journal_writer, IdAllocator(taken))
+        self.registry = SessionRegistry(system, self.journal_writer, IdAllocator(taken))
         self.trust = Trust(self.registry)
         self.configure(agents, settings)
         self._pending_requests = PendingRequests(
@@ -182,9 +187,12 @@ class SupervisorCore:
             ),
             inherit=self._pending_requests.track_recovered,
         )
+        self.recovered_work = RecoveredWork(work=set(), answers={}, rows={}, earlier=find_earlier_runs(()))
+        """Work of an earlier supervisor's plans that was recovered."""
         system.spawn(self.terminations, BACKGROUND_ACTOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._pending_requests).handle
         self.services = Services(system, self._service_failed)
+        self._service_failure: ServiceFailed | None = None
 
     def explains_retries(self, profile: AgentProfile) -> bool:
         """Return whether the prompts of an agent tell why a request is tried again: unless the settings or
@@ -281,7 +289,7 @@ class SupervisorCore:
     def failure(self) -> JournalError | ServiceFailed | None:
         """The error that ended every session, ``None`` if there was none. Either the journal is lost, or a service
         crashed too often."""
-        return self._shutdown.failure or self._shutdown.service_failure
+        return self._shutdown.failure or self._service_failure
 
     async def journal_lost(self) -> JournalError:
         """Wait until the journal has failed for good, and return the error."""
@@ -331,28 +339,29 @@ class SupervisorCore:
         return self.monitors.used_by(self.registry.session(session_id))
 
     # ------------------------------------------------------------------ takeover
-    async def take_over(self, rows: Sequence[EntityRow], choose: Choose | None = None) -> Recovered:
-        """Continue the sessions that an earlier supervisor left, as the setting ``recovery.sessions`` says; stop the
-        other sessions. Tasks wait for a run of their plan.
+    async def restore_sessions(self, rows: Sequence[EntityRow], live: Sequence[EntityRow], choice: Choice) -> Recovery:
+        """Restore the entities *live* that an earlier supervisor left, and continue or stop the sessions among them, as
+        *choice* and the setting ``recovery.sessions`` say. The work among them is restored as it is.
 
         Args:
             rows: every entity of the journal.
-            choose: function that returns the ids of the sessions (each with the sessions below it) and tasks that may
-                be continued; by default all may.
 
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        recovered = await self._takeover.take_over(rows, self._agents, self.settings, choose)
+        return await self._takeover.restore(rows, live, self._agents, self.settings, choice)
+
+    async def finish_recovery(self, recovery: Recovery) -> Recovered:
+        """Wait for the ends of the sessions that *recovery* stopped, and return its result.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        recovered = await recovery.finish()
         self.monitors.close_ended()
         for session_id in recovered.resumed:
             self._close_when_answered(session_id)
         return recovered
-
-    @property
-    def recovered_work(self) -> RecoveredWork:
-        """Work of an earlier supervisor's plans that was recovered."""
-        return self._takeover.left
 
     def _close_when_answered(self, session_id: str) -> None:
         """Close a delegated child session once its prompts are answered: the tool call that would close the session
@@ -624,22 +633,23 @@ class SupervisorCore:
             return
         raise AskTimeout(BACKGROUND_ACTOR, timeout_s)
 
-    async def close_all(self) -> None:
-        """End every session as completed, within the stage budgets."""
+    async def close_all(self, end_work: Callable[[], Awaitable[None]] | None = None) -> None:
+        """End every session as completed, within the stage budgets. Meanwhile await *end_work*, which ends the work
+        that an earlier supervisor left; ``None`` if there is no such work."""
         self.stopping.set()
         self._shutdown.close_all()
-        await self._ended()
+        await self._ended(end_work)
 
-    async def abort_all(self, reason: str) -> None:
-        """Abort every session with the given reason, within the stage budgets."""
+    async def abort_all(self, reason: str, end_work: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Abort every session with the given reason, within the stage budgets; *end_work* as for :meth:`close_all`."""
         check_type("reason", reason, str)
         self.stopping.set()
         self._shutdown.stop_all(reason, "host", now=False)
-        await self._ended()
+        await self._ended(end_work)
 
-    async def _ended(self) -> None:
-        """Wait for the end of every session, and end the recovered tasks that no plan has taken over."""
-        await self._shutdown.all_ended(self._takeover.end_work if self.recovered_work.work else None)
+    async def _ended(self, end_work: Callable[[], Awaitable[None]] | None) -> None:
+        """Wait for the end of every session, and of the work that *end_work* ends."""
+        await self._shutdown.all_ended(end_work)
         await self.cleanup.wait_until_done()
         for session in self.registry.sessions.values():  # sessions whose last record was lost
             session.transcript.close()
@@ -688,4 +698,5 @@ class SupervisorCore:
     def _service_failed(self, error: ServiceFailed) -> None:
         _log.critical(str(error))
         self.cleanup.give_up()
-        self._shutdown.service_failed(error)
+        self._service_failure = error
+        self._shutdown.end_sessions(str(error))

@@ -7,8 +7,9 @@ result.
 
 from __future__ import annotations
 
+import re
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -52,6 +53,7 @@ EXTENSION_LEAST_S = 1.0
 """Shortest extension in seconds: a shorter time before the cap is not worth a record."""
 DEADLINE = "turn"
 """Name of the timer for the turn's deadline."""
+_CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
 
 
 class Turn(Enum):
@@ -124,6 +126,13 @@ Answered = tuple[TurnData, tuple[Effect, ...]]
 def call_of(data: TurnData, call_id: str) -> Call | None:
     """Return the open call with the id *call_id*, or ``None``."""
     return next((call for call in data.open if call.call_id == call_id), None)
+
+
+def split_call(entity_id: str) -> tuple[str, int | None]:
+    """Split a call's id such as ``lead:t1:c2`` into the turn's id and the call's number; for any other id return the id
+    and ``None``."""
+    found = _CALL.fullmatch(entity_id)
+    return (found["turn"], int(found["number"])) if found else (entity_id, None)
 
 
 def permission_of(data: TurnData, number: int) -> Permission | None:

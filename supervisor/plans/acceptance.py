@@ -18,8 +18,8 @@ import msgspec
 
 from supervisor.policies.retry_reason import without_colours
 from supervisor.ports import Launch, ProcessHost
+from supervisor.ports.helper_programs import CompletedCommand, run_command
 from supervisor.ports.path_safety import absent
-from supervisor.processes.helper_programs import CompletedCommand, run_command
 
 ARGV: Final = ("unit_tests", "lint", "command")
 """Kinds of tests that run a program of the user."""

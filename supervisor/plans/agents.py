@@ -24,7 +24,7 @@ from supervisor.plans.fields import Count, Duration, Flag, Model, Name, Several,
 from supervisor.plans.permissions import Permissions, PermissionsConfig
 from supervisor.policies.argument_checks import check_agent_function, check_type
 from supervisor.ports import SERVER_VARIABLE, AgentOptions, McpServer
-from supervisor.runtime.live_session import AgentFunction
+from supervisor.ports.agent_profile import AgentFunction
 
 ADAPTERS: Final = ("command", "acp", "claude", "codex", "jsonl", "scripted")
 """Adapters that are always available. Plug-ins add others: an adapter in a plan file is looked up when the plan is

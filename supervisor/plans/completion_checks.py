@@ -16,8 +16,7 @@ from pathlib import Path
 import anyio.to_thread
 import msgspec
 
-from supervisor.ports.shortages import shortage_of
-from supervisor.runtime.availability import outlast_shortage
+from supervisor.ports.shortages import outlast_shortage, shortage_of
 
 READ_MAX = 8 * 1024 * 1024
 """Number of bytes at the beginning of a file that are searched."""

@@ -22,7 +22,7 @@ from supervisor.plans.settings import Settings
 from supervisor.plans.tasks import AcceptanceConfig, PlacedTask, TaskConfig, every_task
 from supervisor.plans.verification import ReviewConfig
 from supervisor.policies.budgets import Budget
-from supervisor.runtime.live_session import AgentFunction
+from supervisor.ports.agent_profile import AgentFunction
 
 
 class _OrFunctions:

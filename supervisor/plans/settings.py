@@ -28,8 +28,8 @@ from supervisor.plans.fields import (
 )
 from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelErrorsConfig
 from supervisor.policies.budgets import Budget
+from supervisor.policies.monitor_settings import MonitorSettings
 from supervisor.ports import Retention
-from supervisor.sessions.session_monitor import MonitorSettings
 
 _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 

@@ -5,7 +5,7 @@ two requests decides whose reason is named, but not how soon or how hard the ses
 
 The deadline of an abort plan is the end of its last kill stage. With the default ``StageBudgets`` (a budget each for
 request, cancel, terminate and kill) the kill is over 18 s after the abort. The abort of a tool call that the agent runs
-by itself passes through fewer stages; ``aborts.tool_calls.CallTermination`` has their deadlines.
+by itself passes through fewer stages; ``sessions.tool_calls.CallTermination`` has their deadlines.
 """
 
 from __future__ import annotations

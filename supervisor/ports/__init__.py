@@ -1,7 +1,8 @@
 """Ports: interfaces of the runtime to processes, agents, the journal, workspaces, and the clock.
 
 Protocols and the values that cross them; no implementation. One conformance suite per port runs on every
-implementation. Each port is a module of its own; this package exports all of them.
+implementation. Each port is a module of its own; this package exports all of them. Other modules, which are imported
+by name, hold what every user of a port needs: the profile of an agent, helper programs, limits, logs, shortages.
 """
 
 from supervisor.ports.agent import (
@@ -19,6 +20,7 @@ from supervisor.ports.agent import (
     MessageAccepted,
     ModelErrorReported,
     Out,
+    Outcome,
     PermissionNeeded,
     Ready,
     RequestRefused,
@@ -110,6 +112,7 @@ __all__ = [
     "OnExiting",
     "Origin",
     "Out",
+    "Outcome",
     "PermissionNeeded",
     "Process",
     "ProcessHost",

@@ -6,11 +6,11 @@ A codec is sans-I/O: bytes in, agent events out; commands in, bytes out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from supervisor.lifecycles.types import CancelMode, ModelProblem
+from supervisor.lifecycles.types import CancelMode, ModelProblem, Verdict
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -265,6 +265,19 @@ Out = (
     | Malformed
 )
 """All outputs of a codec: bytes for the agent, and events of the agent."""
+
+
+class Outcome(NamedTuple):
+    """Outcome of a request: ``completed``, ``failed`` or ``aborted``. ``seq`` is the number of the record that decided
+    the outcome, ``how`` the verdict of the request's last turn, and ``exception`` the exception that the function of an
+    in-process agent raised in that turn; a later supervisor does not have it."""
+
+    outcome: str
+    error: str
+    text: str
+    seq: int | None = None
+    how: Verdict | None = None
+    exception: BaseException | None = None
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
 """Size limits on agent output: identifiers are rejected when too long, free text is cut, lists end.
 
-A codec limits a line (8 MiB); the values in it go into records, which are never deleted, and into prompts. An
-identifier must be complete, so one that is too long breaks the protocol.
+``LineBuffer`` splits output into lines of at most 8 MiB; the values in a line go into records, which are never deleted,
+and into prompts. An identifier must be complete, so one that is too long breaks the protocol.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from supervisor.ports import (
     PermissionNeeded,
     Ready,
     RequestRefused,
+    StrayLine,
     TerminalKilled,
     TerminalOpened,
     ToolClosed,
@@ -74,6 +75,10 @@ UNREAD_S: Final = 30.0
 """Seconds that an agent may read nothing while more than UNREAD_BYTES_MAX wait for it; then the conversation ends. An
 agent that writes all its requests before it reads a reply would otherwise block for ever, and the supervisor with it;
 the slowest reply of a living program that was measured took 3 s."""
+LINE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Longest line, in bytes without the newline, that is accepted from an agent: the byte limit of a mailbox."""
+QUIET_S: Final = 0.5
+"""Seconds of silence after which nothing more of a turn is expected from an agent that stays alive."""
 STRAY_LINES_MAX: Final = 1_000
 """Largest number of lines in a row that are no messages of an agent's protocol: a program that writes more of them does
 not speak the protocol, and is ended."""
@@ -186,3 +191,61 @@ def _those_of(kind: type[msgspec.Struct], names: tuple[str, ...]) -> tuple[str, 
 _FIELDS: Final[Mapping[type, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     kind: (_those_of(kind, _IDS), _those_of(kind, _WORDS)) for kind in _BOUNDED
 }
+
+
+class LineBuffer:
+    """Splitter of a byte stream into lines: call :meth:`feed` with each chunk and :meth:`end` when the stream ends.
+
+    The same bytes give the same lines, however the bytes are cut into chunks. For a line longer than *limit_bytes* a
+    single ``StrayLine`` with the line's beginning is returned, and the line's other bytes up to the newline are dropped
+    as they arrive, so that a line never takes more memory than the limit. Bytes that are no UTF-8 become U+FFFD.
+    """
+
+    def __init__(self, limit_bytes: int = LINE_BYTES_MAX) -> None:
+        self._limit_bytes = limit_bytes
+        self._held = bytearray()
+        self._dropping = False
+
+    @property
+    def unfinished(self) -> bool:
+        """True while an incomplete line waits for its newline."""
+        return self._dropping or bool(self._held)
+
+    def feed(self, data: bytes) -> list[str | StrayLine]:
+        """Return the lines that *data* completes, without newlines; a ``StrayLine`` is returned in the place of a line
+        that is too long."""
+        found: list[str | StrayLine] = []
+        start = 0
+        if not self.unfinished and data.endswith(b"\n") and len(data) <= self._limit_bytes:
+            return [line.decode(errors="replace") for line in data[:-1].split(b"\n")]
+        while (end := data.find(b"\n", start)) >= 0:
+            found += self._hold(data[start:end])
+            found += self._complete()
+            start = end + 1
+        return found + self._hold(data[start:])
+
+    def end(self) -> list[str]:
+        """Handle the end of the stream: return the incomplete line that is left, if any; its newline will never
+        arrive."""
+        return self._complete() if self.unfinished else []
+
+    def _hold(self, part: bytes) -> list[StrayLine]:
+        if self._dropping:
+            return []
+        if len(self._held) + len(part) <= self._limit_bytes:
+            self._held += part
+            return []
+        shown = min(self._limit_bytes, 4 * STRAY_CHARS_MAX)  # a character has at most 4 bytes
+        begun = (bytes(self._held[:shown]) + part[:shown])[:shown]
+        self._held.clear()
+        self._dropping = True
+        why = f"longer than {self._limit_bytes} bytes, the most a message may have; the rest of it was dropped"
+        return [StrayLine(begun.decode(errors="replace")[:STRAY_CHARS_MAX], why)]
+
+    def _complete(self) -> list[str]:
+        if self._dropping:
+            self._dropping = False
+            return []
+        line = self._held.decode(errors="replace")
+        self._held.clear()
+        return [line]

@@ -1,3 +1,3 @@
-"""State of a running supervisor in memory: live entities and sessions, and the writer of the journal."""
+"""The loop that every event takes: an entity, its mailbox and table, the journal writer, subscribers."""
 
 __all__: list[str] = []

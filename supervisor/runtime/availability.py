@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 from msgspec.structs import replace
 
-from actors.backoff import Backoff
+from actors.one_shot_event import OneShotEvent, first_of
 from supervisor.ports import (
     Append,
     Journal,
@@ -31,16 +31,10 @@ from supervisor.ports import (
     WallClock,
 )
 from supervisor.ports.logs import get_logger
-from supervisor.ports.shortages import DESCRIPTORS, shortage_of
-from supervisor.runtime.one_shot_event import OneShotEvent, first_of
-from supervisor.runtime.outages import Outage, Shortage
+from supervisor.ports.outages import Outage, Shortage
+from supervisor.ports.shortages import RETRY
 
 _log = get_logger()
-_T = TypeVar("_T")
-
-RETRY: Final = Backoff(base_s=0.1, factor=2.0, cap_s=5.0)
-"""Pauses between two tries, given by their upper bounds: a very short outage costs 0.1 s, and the end of a long one is
-noticed within 5 s. There is one writer, so the pauses need no jitter."""
 
 HELD_BYTES_MAX: Final = 64 * 2**20
 """Largest number of bytes of records that may wait in memory for the disk before the run is given up: some 25,000
@@ -155,31 +149,7 @@ def held_bytes(append: Append) -> int:
     return RECORD_BYTES + len(append.data) + sum(len(payload) for _, payload in append.owed)
 
 
-# -------------------------------------------------------------------------------------------------- descriptors
-async def outlast_shortage(do: Callable[[], Awaitable[_T]], until: OneShotEvent | None = None) -> _T:
-    """Call *do*, and call it again after a pause as long as it fails for lack of file descriptors and *until* is not
-    set.
-
-    Raises:
-        OSError: another error of *do*; or the shortage, if *until* is set.
-    """
-    until = until or OneShotEvent()
-    tries = 0
-    while True:
-        try:
-            return await do()
-        except OSError as error:
-            if shortage_of(error) != DESCRIPTORS:
-                raise
-            tries += 1
-            if tries == 1:
-                _log.warning("no file descriptor is left: it is tried again until there is one", error=str(error))
-            with anyio.move_on_after(RETRY.ceiling_s(tries)):
-                await until.wait()
-            if until.is_set():
-                raise
-
-
+# -------------------------------------------------------------------------------------------------- launches
 class RetryingProcessHost:
     """Process host that starts programs by *host*, and waits while the machine lacks a resource (implements
     ``supervisor.ports.ProcessHost``).

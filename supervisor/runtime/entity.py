@@ -31,14 +31,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from actors import DEFERRED, Context, IllegalTransition, Machine, TaskFailed
+from actors import DEFERRED, Context, IllegalTransition, TaskFailed
 from actors.machine import Effect, Event, Step
 from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
-from supervisor.lifecycles.types import Kind, LifecycleEvent, Severity
+from supervisor.lifecycles.entity_types import Lifecycle
+from supervisor.lifecycles.types import LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
 from supervisor.ports.logs import get_logger
+from supervisor.ports.outages import Outage
 from supervisor.runtime.journal_writer import Cause, JournalWriter, NewRecord
-from supervisor.runtime.outages import Outage
 
 _log = get_logger()
 
@@ -55,19 +56,12 @@ class Degraded(Refused):
         super().__init__(f"{what} is not taken: {outage.words}. Mend the disk, or wait, and ask again")
 
 
-class Lifecycle(NamedTuple):
-    """Entity type: its kind, its state machine, the test for events that come too late (``stale``), and the function
-    that makes the event which reports a failed task (``broken``).
+class NoSuchEntity(LookupError):
+    """Exception: no living entity has the given id."""
 
-    The log of an entity ends with the event that finalizes the entity, or, with ``ends_at_terminal``, when the entity
-    enters a final state.
-    """
-
-    kind: Kind
-    machine: Machine[Any, Any]
-    stale: Callable[[Any, Event], bool]
-    broken: Callable[[str], Event]
-    ends_at_terminal: bool = False
+    def __init__(self, entity_id: str) -> None:
+        self.entity_id = entity_id
+        super().__init__(f"nothing alive has the id {entity_id!r}")
 
 
 class _Deadline(NamedTuple):

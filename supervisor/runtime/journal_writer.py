@@ -40,6 +40,7 @@ import msgspec
 from actors import failpoint
 from actors.machine import Effect, Event
 from actors.mailbox import ReplyPort
+from actors.one_shot_event import OneShotEvent
 from actors.waiter import Waiter, current_backend
 from supervisor.lifecycles.effects import SupervisorEffect, encode_effect
 from supervisor.lifecycles.types import LifecycleEvent
@@ -47,7 +48,6 @@ from supervisor.policies.redaction import Redactor, encodable
 from supervisor.ports import Append, Journal, JournalError, JournalUnavailable, WallClock
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.availability import JournalAvailability
-from supervisor.runtime.one_shot_event import OneShotEvent
 
 BATCH_MAX = 128
 """Largest number of records in a transaction, not counting records that complete the last record's group: rows per

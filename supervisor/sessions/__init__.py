@@ -1,4 +1,4 @@
-"""Parts of a live session: the connection to its agent, the execution of effects, permissions, monitors and
-requests."""
+"""Live sessions: their state, their agents and the connections to them, effects, requests, permissions, monitors,
+aborts and termination."""
 
 __all__: list[str] = []

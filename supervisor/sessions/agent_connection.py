@@ -5,7 +5,7 @@ once, whatever the agent does: ``_conclude`` is called when the agent reports th
 when the connection ends; only the first call has an effect. For each tool call the connection creates an actor with a
 scope of its own, below the scope of the turn, so that a call can be cancelled alone.
 
-``agents.protocols.inprocess`` (functions) and ``process_connection`` (programs) derive from this class, and add ``run``
+``sessions.inprocess`` (functions) and ``process_connection`` (programs) derive from this class, and add ``run``
 and the commands of ``Connection``. Of the methods that they override, this class itself calls ``runs_call``,
 ``_drop_call`` and ``_conclude``.
 """
@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from actors import ActorStopped, Context
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentReady,
@@ -36,10 +37,12 @@ from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.turn_outcome import decide_verdict
-from supervisor.runtime.entity_registry import END_S, EntityRegistry
+from supervisor.ports import Outcome
+from supervisor.ports.agent_profile import AgentFunction
+from supervisor.runtime.entity_registry import END_S
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentFunction, Connection, LiveSession, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.live_session import Connection, LiveSession
+from supervisor.sessions.registry import SessionRegistry
 
 SHELL_KIND: Final = "execute"
 """Kind of a tool call that runs a command of a shell, in ACP's terms."""
@@ -100,7 +103,7 @@ class _AbortedCall(NamedTuple):
 class AgentConnection(Connection):
     """Connection to an agent, without the transport of messages, which subclasses add."""
 
-    def __init__(self, registry: EntityRegistry, session: LiveSession, agent_id: str, incarnation: int) -> None:
+    def __init__(self, registry: SessionRegistry, session: LiveSession, agent_id: str, incarnation: int) -> None:
         self.registry = registry
         self.session = session
         self.agent_id = agent_id

@@ -42,9 +42,9 @@ from supervisor.policies.permissions import (
 from supervisor.ports import Codec, Launch, PermissionNeeded, Process, ProcessHost, SpawnError, TerminalOpened
 from supervisor.ports.input_limits import PERMISSIONS_MAX, bounded
 from supervisor.ports.path_safety import outside
-from supervisor.runtime.agent_io import AgentIO
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.agent_io import AgentIO
+from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.registry import SessionRegistry
 
 _ALLOW: Final = "allow"
 _CHOICES: Final = ((_ALLOW, "allow_once"), ("deny", "reject_once"))
@@ -76,7 +76,7 @@ class PermissionRequests:
     """
 
     def __init__(
-        self, registry: EntityRegistry, session: LiveSession, directory: str, codec: Codec, agent_io: AgentIO
+        self, registry: SessionRegistry, session: LiveSession, directory: str, codec: Codec, agent_io: AgentIO
     ) -> None:
         self._registry = registry
         self._session = session
@@ -223,7 +223,7 @@ class Terminals:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         session: LiveSession,
         host: ProcessHost,
         launch: Launch,

@@ -24,7 +24,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.live_session import LiveSession
 
 ANSWERS_MAX: Final = 256
 """Number of answers that are stored for callers that answer late; the journal holds the older answers."""

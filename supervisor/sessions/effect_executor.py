@@ -31,7 +31,6 @@ import anyio
 from actors import ActorStopped, Intensity, failpoint
 from actors.restart import add_restart
 from actors.timers import TimerService
-from supervisor.aborts.termination import Termination, TerminationService
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import (
     AnswerPermission,
@@ -56,6 +55,7 @@ from supervisor.lifecycles.effects import (
     TerminateSession,
     Verify,
 )
+from supervisor.lifecycles.entity_types import AGENT_KIND, TURN_KIND
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
@@ -74,14 +74,15 @@ from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Kind, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.turn_outcome import build_prompt
-from supervisor.ports import NO_WORKSPACE, Workspace
+from supervisor.ports import NO_WORKSPACE, Outcome, Workspace
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import outlast_shortage
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.entity_types import AGENT_KIND, TURN_KIND
+from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import AgentProfile, Connection, LiveSession, Outcome
 from supervisor.sessions.approval_queue import ApprovalQueue
+from supervisor.sessions.live_session import Connection, LiveSession
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import Termination, TerminationService
 
 CLEANUP_S = 5.0
 """Default of ``EffectExecutor.cleanup_s``, in seconds."""
@@ -160,7 +161,7 @@ class EffectExecutor:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         background: str,
         terminations: TerminationService,
         make_connection: MakeConnection,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, Self
 
-from supervisor.aborts.service import AbortService
 from supervisor.lifecycles.types import AbortScope, CancelMode, DeliveryPoint
 from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.argument_checks import check_type
 from supervisor.policies.budgets import Amounts, Budget
-from supervisor.runtime.live_session import AgentFunction, NoSuchEntity, Outcome
+from supervisor.ports import Outcome
+from supervisor.ports.agent_profile import AgentFunction
+from supervisor.runtime.entity import NoSuchEntity
+from supervisor.sessions.abort_service import AbortService
 
 
 class TurnResult(NamedTuple):

@@ -16,10 +16,11 @@ from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.types import AbortReason, ModelFailure
 from supervisor.policies.budgets import WHOLE, Amounts, Budget, BudgetScope, SpentBudget
 from supervisor.policies.liveness import StallProfileName
-from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.policies.monitor_settings import MonitorSettings
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, SessionPhase
-from supervisor.sessions.session_monitor import BUDGETED, MonitorSettings, SessionMonitor
+from supervisor.sessions.live_session import LiveSession, SessionPhase
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.session_monitor import BUDGETED, SessionMonitor
 
 AbortSession = Callable[[str, str, str, int, AbortReason], None]
 """Function that aborts a session without waiting: (session id, reason, actor, number of the record that the abort
@@ -87,7 +88,7 @@ class MonitorRegistry:
         abort_session: function that aborts a session.
     """
 
-    def __init__(self, registry: EntityRegistry, abort_session: AbortSession) -> None:
+    def __init__(self, registry: SessionRegistry, abort_session: AbortSession) -> None:
         self._registry = registry
         self.abort_session = abort_session
         self._scopes: dict[str, BudgetScope] = {}

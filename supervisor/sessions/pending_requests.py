@@ -12,15 +12,15 @@ from contextlib import suppress
 import anyio
 
 from actors import Lane, failpoint
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.events import MessageReceived, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Request, Session, SessionData
 from supervisor.lifecycles.types import DeliveryPoint, TimeLimit
-from supervisor.ports import JournalError
+from supervisor.ports import JournalError, Outcome
 from supervisor.runtime.entity import Entity, Refused
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.registry import SessionRegistry
 
 
 class _Waiter:
@@ -48,7 +48,7 @@ class PendingRequests:
         waiting_max: returns the number of prompts, and of messages, that may wait for one session now.
     """
 
-    def __init__(self, registry: EntityRegistry, generation: int, waiting_max: Callable[[], int]) -> None:
+    def __init__(self, registry: SessionRegistry, generation: int, waiting_max: Callable[[], int]) -> None:
         self._registry = registry
         self._generation = generation
         self._waiting_max = waiting_max

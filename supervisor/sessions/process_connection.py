@@ -16,7 +16,7 @@ A line of agent output passes these stations, in one direction:
 * Between an agent's report and the end of the turn late messages are waited for (``reported_end``): they belong to the
   turn. A program that serves one prompt, has reported its result and does not exit is ended; its result counts.
 * A terminated call, or an interrupted turn with an open call, gets a result only after the processes of these calls
-  were killed or named (``aborts.tool_calls``).
+  were killed or named (``sessions.tool_calls``).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ import msgspec
 
 from actors import ActorStopped
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
-from supervisor.aborts.tool_calls import ToolCallTerminations
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
@@ -81,6 +81,7 @@ from supervisor.ports import (
     MessageAccepted,
     ModelErrorReported,
     Out,
+    Outcome,
     PermissionNeeded,
     Process,
     ProcessReport,
@@ -102,20 +103,22 @@ from supervisor.ports.input_limits import (
     CALLS_MAX,
     CHILDREN_MAX,
     OPEN_CALLS_MAX,
+    QUIET_S,
     STRAY_CHARS_MAX,
     STRAYS_RECORDED_MAX,
     UNREAD_BYTES_MAX,
     UNREAD_S,
 )
-from supervisor.runtime.agent_io import AgentIO
-from supervisor.runtime.availability import RetryingProcessHost, outlast_shortage
-from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.ports.shortages import outlast_shortage
+from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
+from supervisor.sessions.agent_io import AgentIO
 from supervisor.sessions.agent_requests import PermissionRequests, Terminals
-from supervisor.sessions.reported_end import QUIET_S, ReportedEnd
+from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.reported_end import ReportedEnd
+from supervisor.sessions.tool_calls import ToolCallTerminations
 
 _WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """Messages which show that an agent works on its prompt, or tries to."""
@@ -150,7 +153,7 @@ class CompactionTracker:
     first. The work of that turn is done, so a failure of such a compaction is not a failure of the turn.
     """
 
-    def __init__(self, registry: EntityRegistry, session: LiveSession) -> None:
+    def __init__(self, registry: SessionRegistry, session: LiveSession) -> None:
         self._registry = registry
         self._session = session
         self._compacting: str | None = None
@@ -219,7 +222,7 @@ class ProcessConnection(AgentConnection):
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         session: LiveSession,
         agent_id: str,
         incarnation: int,

@@ -8,12 +8,8 @@ whatever the agent writes. The module decides nothing about the turn: it calls a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 from actors.timers import Timer, TimerService
-
-QUIET_S: Final = 0.5
-"""Seconds of silence after which nothing more of a turn is expected from an agent that stays alive."""
 
 
 class ReportedEnd:

@@ -17,18 +17,17 @@ from functools import partial
 from math import inf
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from actors.timers import Timer
 from supervisor.lifecycles.events import ProgressSeen, TaskFailed, UrgentMessage
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, Severity, Verdict
 from supervisor.policies import liveness
-from supervisor.policies.budgets import Amounts, Budget, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
-from supervisor.policies.liveness import ONE_SHOT, Liveness, Stall, StallAction, StallProfileName
-from supervisor.policies.loop_detection import FinishedCall, LoopDetector, LoopLimits
+from supervisor.policies.budgets import Amounts, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
+from supervisor.policies.liveness import ONE_SHOT, Stall, StallAction, StallProfileName
+from supervisor.policies.loop_detection import FinishedCall, LoopDetector
 from supervisor.policies.model_errors import ModelLimits, ModelRecord
+from supervisor.policies.monitor_settings import MonitorSettings
 from supervisor.policies.usage import USAGE, ConversationTotals
 from supervisor.ports import (
     ChildRequested,
@@ -44,7 +43,7 @@ from supervisor.ports import (
 )
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.live_session import LiveSession
 
 BUDGETED: Final = "Budgeted"
 """Name of the fact about the budget scopes in which a session counts, with the limits of these scopes."""
@@ -80,19 +79,6 @@ REPEATS: Final = (
 )
 WAKE: Final = "Nothing was heard from you for {silent_s:g} s. Say where you are, and go on."
 STOP: Final = "Nothing was heard from you for {silent_s:g} s. Stop what you are at, and say what keeps you."
-
-
-class MonitorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits that the monitor applies to each session and to each turn of the session."""
-
-    loops: LoopLimits = LoopLimits()
-    liveness: Liveness = Liveness()
-    model: ModelLimits = ModelLimits()
-    session: Budget = Budget()
-    turn: Budget = Budget()
-    hand_back: Budget = Budget(wall_s=60.0, tool_calls=10)
-    """Budget of the turn in which the agent hands back its work; for tokens and money the default is a tenth of the
-    limit."""
 
 
 class ModelErrorMonitor:

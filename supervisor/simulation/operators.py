@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 
+from actors import one_shot_event
 from actors.waiter import current_backend
 from supervisor.host.api import Supervisor
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent, StageBudgets
-from supervisor.runtime import one_shot_event
 from supervisor.sessions.handle import Session
 from supervisor.simulation.checkers import AbortRequested, AbortReturned, PermissionAnswered, SupervisorInspected
 from supervisor.simulation.cost import OutcomeCounts

@@ -30,8 +30,7 @@ from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent,
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, total_survivors
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.simulation.checkers import (
     Checker,
     ClockRead,
@@ -70,7 +69,7 @@ RECORD_S = 45.0
 (8 s each) for records that follow from each other, and the clean-up of a turn (5 s)."""
 RECEIPT_S = 11.0
 """Seconds that an abort receipt may take on top of the deadline in the abort plan: twice the allowance for a loaded
-machine (``supervisor.aborts.termination``), and the grain of the timers."""
+machine (``supervisor.sessions.termination``), and the grain of the timers."""
 KEPT = 50
 """Number of violations that are kept with their messages; further violations are only counted."""
 

@@ -15,8 +15,7 @@ import anyio
 from supervisor.plans.source import BadPlan
 from supervisor.policies.abort_plan import NoSiblings, UnknownTarget
 from supervisor.ports import JournalError
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.oracle import Oracle
 

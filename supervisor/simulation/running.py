@@ -25,13 +25,13 @@ import trio
 
 from actors.failpoint import controlled_by
 from actors.waiting import any_of
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.control.error_messages import cause_of
 from supervisor.embedding.runtime import supervise
 from supervisor.host.api import Supervisor
-from supervisor.host.shutdown import LAST_RECORDS_S
 from supervisor.policies.abort_request import EXITING_S
 from supervisor.ports import JournalError, JournalUnavailable
+from supervisor.sessions.inprocess import AgentTurn
+from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.simulation.checkers import OnlyTaskFaultsStruck, SupervisorLeft
 from supervisor.simulation.cost import Cost, OutcomeCounts
 from supervisor.simulation.engine import EngineResult, run, uncollected

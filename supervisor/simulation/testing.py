@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from supervisor.host.api import Supervisor
 from supervisor.plans import AgentConfig, Settings
-from supervisor.runtime.live_session import AgentFunction
+from supervisor.ports.agent_profile import AgentFunction
 from supervisor.simulation.agents.profile import AgentShape, shape_of
 from supervisor.simulation.engine.schedule import Schedule
 from supervisor.simulation.faults import FAULTS

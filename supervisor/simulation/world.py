@@ -18,12 +18,12 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from supervisor.host.dependencies import Dependencies
 from supervisor.host.factories import NoTranscript
 from supervisor.policies.permissions import Decision, PermissionPolicy
 from supervisor.ports import Append, Launch
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.runtime.availability import RetryingProcessHost
-from supervisor.runtime.dependencies import Dependencies
-from supervisor.runtime.live_session import AgentFunction, AgentProfile
 from supervisor.simulation.agents import program_for
 from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.jsonl_agent import MAPPING

@@ -33,6 +33,7 @@ from typing import Final
 import anyio
 
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Blocked, Claimed, Requeued, Started, Task, TaskEvent, Unclaimed
@@ -41,13 +42,12 @@ from supervisor.lifecycles.task_run import ErrorCategory, TaskRun, probes_left
 from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Exit, TransitionReason, Verdict
 from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
-from supervisor.ports import JournalError
+from supervisor.ports import JournalError, Outcome
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.journal_state import own_abort_of
-from supervisor.runtime.entity import Degraded, Refused
-from supervisor.runtime.live_session import LiveSession, NoSuchEntity, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
 from supervisor.sessions.handle import Session
+from supervisor.sessions.journal_state import own_abort_of
+from supervisor.sessions.live_session import LiveSession
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace

@@ -14,7 +14,7 @@ from supervisor.plans.source import spelled
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.budgets import BudgetScope, narrow_budget
 from supervisor.policies.liveness import StallProfileName
-from supervisor.recovery.journal_state import used_in
+from supervisor.sessions.journal_state import used_in
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution
 

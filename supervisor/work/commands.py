@@ -18,9 +18,8 @@ import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent, Verb
 from supervisor.plans.task_control import CommandResult
-from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity
 
 COMMANDED: Final = "Commanded"
 """Name of the fact that a command was given."""

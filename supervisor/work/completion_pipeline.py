@@ -54,8 +54,7 @@ from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import STOPPING, PlanRun

@@ -14,7 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 from supervisor.host.supervision import SupervisorCore
-from supervisor.runtime.live_session import LiveSession, Outcome
+from supervisor.ports import Outcome
+from supervisor.sessions.live_session import LiveSession
 from supervisor.work.task_execution import TaskExecution
 
 NOTHING_DONE: Final = (

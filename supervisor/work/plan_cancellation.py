@@ -17,17 +17,16 @@ from contextlib import suppress
 
 import anyio
 
-from supervisor.host.shutdown import LAST_RECORDS_S
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.ports import JournalError
-from supervisor.recovery.restore import record_end_of_work
-from supervisor.runtime.entity import Entity, Refused
-from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.work.checkpoints import must_take_back, take_back, workspace_of
 from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.end_of_work import record_end_of_work
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import TaskExecution

@@ -38,8 +38,7 @@ from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import UsageTotals
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult, TaskResult
 

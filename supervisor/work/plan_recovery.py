@@ -33,15 +33,14 @@ from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
 from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
+from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
-from supervisor.ports import EntityRow, JournalError
-from supervisor.recovery.journal_state import own_abort_of
-from supervisor.recovery.restore import WHY
-from supervisor.recovery.resumable import InterruptedTask, continued, counted_ends, grown
-from supervisor.runtime.entity import Entity, Refused
+from supervisor.ports import EntityRow, JournalError, Outcome
+from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity, Outcome
+from supervisor.sessions.journal_state import own_abort_of
+from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_failed, delay_of, is_delayed
 from supervisor.work.checkpoints import take_back, workspace_of

@@ -32,6 +32,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import HOST, SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
@@ -56,8 +57,7 @@ from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AssignedTask
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.live_session import AssignedTask
 from supervisor.work import checkpoints
 from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun

@@ -25,15 +25,15 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.plans.checks import agent_problems, need_problems
+from supervisor.plans.earlier_runs import tasks_digest
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
 from supervisor.plans.tasks import PlacedTask, every_task
 from supervisor.policies.retry_reason import make_findings
-from supervisor.recovery.journal_state import entity_of
-from supervisor.recovery.resumable import tasks_digest
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.journal_state import entity_of
 from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.completion_pipeline import CompletionPipeline

@@ -23,9 +23,9 @@ from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import Kind
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans import Plan, Settings
+from supervisor.plans.earlier_runs import InterruptedTask, digest_of
 from supervisor.plans.tasks import PlacedTask, every_task
 from supervisor.ports import EntityRow
-from supervisor.recovery.resumable import InterruptedTask, digest_of
 from supervisor.work.task_execution import Checkpoint, checkpoint_after
 
 _AGAIN: Final = frozenset({Task.CANCELLED, Task.FAILED})

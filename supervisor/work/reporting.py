@@ -23,7 +23,7 @@ from supervisor.lifecycles.task import TaskData, TaskEnd, task_end
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
-from supervisor.recovery.restore import WHY
+from supervisor.sessions.restore import WHY
 from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerged_of
 from supervisor.work.task_execution import ACTOR
 

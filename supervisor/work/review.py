@@ -19,9 +19,8 @@ from supervisor.lifecycles.types import TimeLimit
 from supervisor.plans.tasks import TaskConfig
 from supervisor.plans.verification import ReviewConfig
 from supervisor.ports import Changes, JournalError
-from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity
 
 TRIES: Final = 2
 """Number of attempts at a review, counting those without a readable verdict."""

@@ -18,12 +18,11 @@ from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.task_run import SkipCause
 from supervisor.lifecycles.types import AbortScope
+from supervisor.plans.earlier_runs import digest_of
 from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
 from supervisor.ports.path_safety import absent
-from supervisor.recovery.resumable import digest_of
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.work import plugin_policies
 from supervisor.work.attempt_runner import AttemptRunner, is_delayed
 from supervisor.work.backlog import RefusalReason

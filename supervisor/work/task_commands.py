@@ -14,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 import anyio
 
+from actors.one_shot_event import first_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import TASK, Task, TaskEnd
@@ -25,10 +26,8 @@ from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.policies.redaction import encodable
-from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.runtime.one_shot_event import first_of
 from supervisor.work.attempt_runner import is_delayed
 from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of

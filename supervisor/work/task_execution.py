@@ -3,7 +3,7 @@
 The states of the three entities (``lifecycles``) are recorded, and known to everybody, also after a crash. ``Phase`` is
 what no table has: the present activity of this process on the task. While the plan runs, the transitions of the three
 entities are recorded here, each caused by the one before it, so that the log of a task is a chain from the plan to the
-task's end. (``recovery.restore`` records the ends of entities that no plan continues.) A caller has the one event that
+task's end. (``work.end_of_work`` records the ends of entities that no plan continues.) A caller has the one event that
 leads; which events of the other two follow is decided by ``lifecycles.task_cascade``. Records of one decision are
 written in one append of the journal (several decisions in one block of ``PlanRun.together``): so task, run and job
 agree after a crash at any time. This module makes no decisions.
@@ -21,7 +21,9 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_cascade import TABLE_OF, TaskStates, step
@@ -29,9 +31,7 @@ from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.retry_reason import join_reasons
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
 from supervisor.work.results import TaskResult, unmerged_of

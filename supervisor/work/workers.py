@@ -19,8 +19,10 @@ import anyio
 
 from actors import Lane
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
 from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.entity_types import WORKER_KIND
 from supervisor.lifecycles.types import Kind
 from supervisor.lifecycles.worker import (
     EVERY,
@@ -36,12 +38,9 @@ from supervisor.lifecycles.worker import (
 )
 from supervisor.plans.agents import WorkerConfig
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.restore import end_of_worker
-from supervisor.runtime.entity import Entity, Refused
-from supervisor.runtime.entity_types import WORKER_KIND
+from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.work.end_of_work import end_of_worker
 
 ACTOR = "pool"
 LOCAL = "local"

@@ -13,13 +13,12 @@ from contextlib import suppress
 from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import workstream
+from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import JournalError
-from supervisor.runtime.entity import Entity, Refused
-from supervisor.runtime.entity_types import WORKSTREAM_KIND
+from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work.reporting import REPORTED, RESULT
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR, TaskExecution

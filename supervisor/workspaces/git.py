@@ -23,10 +23,10 @@ import anyio
 import msgspec
 
 from supervisor.ports import NO_WORKSPACE, Changes, Merge, ProcessHost, Released, WorkspaceSpec
+from supervisor.ports.helper_programs import OUTPUT_MAX
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
 from supervisor.ports.shortages import shortage_of
-from supervisor.processes.helper_programs import OUTPUT_MAX
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git_command import (
     LISTED_MAX,

@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError
-from supervisor.processes.helper_programs import CompletedCommand, run_command
+from supervisor.ports.helper_programs import CompletedCommand, run_command
 
 GIT_S = 60.0
 """Seconds that one git command may take; a checkout of a large repository takes longest."""

@@ -27,7 +27,6 @@ import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from pydantic import BaseModel
 
-from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.cli.live_view import JsonView, Reporter, RunView
@@ -53,6 +52,7 @@ from supervisor.plans import (
 from supervisor.plans.agents import McpServerConfig
 from supervisor.plans.permissions import PermissionRuleConfig
 from supervisor.ports import EntityRow, JournalError
+from supervisor.sessions.inprocess import AgentTurn, ToolAborted
 from supervisor.work.results import PlanResult
 from tests.support import CommandOutput, run_command, running_program, stdout_of
 from tests.unit.journal.test_journal_growth import kept_journal

@@ -23,7 +23,7 @@ from supervisor.diagnostics.state_times import time_of_day
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript
 from supervisor.ports import EntityRow
-from supervisor.runtime.outages import Outage
+from supervisor.ports.outages import Outage
 from supervisor.work.results import PlanResult, TaskResult
 from tests.cli.live_kit import Terminal, agent, record, run, session, stream, task
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.agents.mcp_stdio import McpError
 from supervisor.agents.protocols.acp import terminals as acp_terminals
 from supervisor.agents.protocols.acp.messages import TerminalCreate
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
@@ -24,9 +23,10 @@ from supervisor.plans import AgentConfig
 from supervisor.ports import Out, Send, Signal
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX
 from supervisor.runtime import subscriptions
-from supervisor.runtime.agent_io import AgentIO
 from supervisor.runtime.subscriptions import SubscriptionLagged, Subscriptions
 from supervisor.sessions import process_connection
+from supervisor.sessions.agent_io import AgentIO
+from supervisor.sessions.mcp_stdio import McpError
 from tests.support import supervising
 
 AGENT = """

@@ -14,11 +14,11 @@ import pytest
 from field_kit import Scratch, until
 from linear import attacks, dynamic_patterns, growth, patterns
 
-from supervisor.agents.protocols.codec_base import LineBuffer
 from supervisor.mock_model.answers import answers_in, spent_in
 from supervisor.mock_model.request import script_in_force
 from supervisor.policies.error_classification import classify
 from supervisor.policies.redaction import Redactor, StreamRedactor, printable
+from supervisor.ports.input_limits import LineBuffer
 
 QUADRATIC = r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}"
 """Pattern of a JSON Web Token with quadratic time, which once froze the supervisor."""

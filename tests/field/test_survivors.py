@@ -14,7 +14,6 @@ import anyio
 import pytest
 from field_kit import Scratch, alive, until
 
-from supervisor.aborts import tool_calls
 from supervisor.policies.call_processes import (
     AgentPrograms,
     CallProcesses,
@@ -22,6 +21,7 @@ from supervisor.policies.call_processes import (
     ProcessSeen,
     processes_of_calls,
 )
+from supervisor.sessions import tool_calls
 
 # ------------------------------------------------------------------------------------------------- the decision
 AGENT, OWN = 100, 0

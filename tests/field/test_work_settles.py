@@ -10,7 +10,7 @@ import anyio
 import pytest
 from field_kit import Finished, Scratch, alive, until
 
-from supervisor.runtime.agent_io import AgentIO
+from supervisor.sessions.agent_io import AgentIO
 from supervisor.sessions.process_connection import ProcessConnection
 
 BACKGROUND = "subprocess.Popen({argv}, start_new_session=True, stdin=-3, stdout=-3, stderr=-3)"
@@ -195,7 +195,8 @@ def test_the_background_of_a_command_is_named(scratch: Scratch) -> None:
     """Processes that a program of the adapter ``command`` leaves running are ended when the program exits, and named in
     the result; also without a worktree."""
     scratch.plan("""
-        agents: {a: {adapter: command, command: [sh, -c, "sleep 600 & until grep -q sleep /proc/$!/comm; do :; done"]}}
+        agents:
+          a: {adapter: command, command: [sh, -c, "sleep 600 & until grep -qa ^sleep /proc/$!/cmdline; do :; done"]}
         tasks: [{id: t, agent: a, prompt: ""}]
     """)
     done = scratch.run("run", "plan.yaml", "--json")

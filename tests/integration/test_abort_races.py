@@ -9,12 +9,13 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, UnknownValue
 from supervisor.policies.abort_plan import NoSiblings, Receipt
+from supervisor.ports import Outcome
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import Outcome, SessionPhase
+from supervisor.sessions.inprocess import AgentTurn, ToolAborted
+from supervisor.sessions.live_session import SessionPhase
 from tests.support import Run, quick_settings, send_prompt, start_call, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio

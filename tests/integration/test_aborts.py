@@ -12,7 +12,6 @@ from typing import Any
 import anyio
 import pytest
 
-from supervisor.aborts import service, tool_calls
 from supervisor.embedding import runtime
 from supervisor.host.api import Supervisor
 from supervisor.host.supervision import BACKGROUND_ACTOR
@@ -22,7 +21,9 @@ from supervisor.plans import AgentConfig
 from supervisor.policies.abort_plan import Receipt, UnknownTarget
 from supervisor.ports import Append, JournalError
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import SessionPhase
+from supervisor.sessions import abort_service as service
+from supervisor.sessions import tool_calls
+from supervisor.sessions.live_session import SessionPhase
 from tests.support import (
     AGENTS,
     DEADLINE_S,

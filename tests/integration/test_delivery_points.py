@@ -12,12 +12,12 @@ import anyio
 import pytest
 
 from supervisor import run_plan
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.lifecycles.types import AbortScope, DeliveryPoint
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_reason import HEADING
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.inprocess import AgentTurn
 from tests.support import (
     Run,
     data_of,

@@ -18,12 +18,12 @@ import pytest
 import trio
 import trio.testing
 
-from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.host import factories
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
+from supervisor.sessions.inprocess import AgentTurn, ToolAborted
 from supervisor.workspaces.directory import DirectoryWorkspace
 from tests.support import quick_settings, supervising
 

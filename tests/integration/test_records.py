@@ -16,7 +16,6 @@ import apsw
 import msgspec
 import pytest
 
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.diagnostics.validate import validate_lines
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
@@ -27,6 +26,7 @@ from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.ports import EntityRow
 from supervisor.runtime import subscriptions
 from supervisor.runtime.subscriptions import SubscriptionLagged
+from supervisor.sessions.inprocess import AgentTurn
 from tests.support import (
     AGENTS,
     DEADLINE_S,

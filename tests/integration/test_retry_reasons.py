@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.plans import AgentConfig, Plan
 from supervisor.plans.lifecycle import RetryBudgetConfig
+from supervisor.sessions.inprocess import AgentTurn
 from supervisor.work.plan_handle import run_plan
 from tests.integration.test_task_commands import running_plan
 from tests.support import Run, quick_settings, supervising

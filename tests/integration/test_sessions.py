@@ -17,8 +17,7 @@ from supervisor import AgentTurn
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryStore
 from supervisor.plans import AgentConfig
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from tests.support import (
     FrozenJournal,
     Gate,

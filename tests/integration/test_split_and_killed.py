@@ -21,8 +21,8 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.host import factories
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.plans.earlier_runs import resumed_ids
 from supervisor.plugins.reading import load_plan
-from supervisor.recovery.resumable import resumed_ids
 from supervisor.work.plan_runner import PlanRunner
 from tests.integration.test_retry_reasons import FAILS, plan_of, prompts
 from tests.support import check_records, running_program, states_of

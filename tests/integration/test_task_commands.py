@@ -17,19 +17,19 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.cli.rendering import receipt_text
 from supervisor.diagnostics.causal_trace import why
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.verification import Verification
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, WorkspaceSpec
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import AgentProfile, NoSuchEntity
+from supervisor.ports.agent_profile import AgentProfile
+from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.sessions.inprocess import AgentTurn
+from supervisor.sessions.verification import Verification
 from supervisor.work import plan_runner as runner
 from supervisor.work.blocking import BlockedTasks
 from supervisor.work.plan_handle import run_plan

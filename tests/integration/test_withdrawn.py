@@ -7,9 +7,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.journal.memory import MemoryStore
 from supervisor.runtime.entity import Refused
+from supervisor.sessions.inprocess import AgentTurn
 from supervisor.work.plan_runner import PlanRunner
 from tests.integration.test_task_commands import plan_of, task
 from tests.support import FrozenJournal, supervising, wait_for_record

@@ -32,7 +32,7 @@ from supervisor.ports import (
     TurnEnded,
     TurnEnding,
 )
-from supervisor.sessions.reported_end import QUIET_S
+from supervisor.ports.input_limits import QUIET_S
 from supervisor.simulation.machine.kernel import Program
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from supervisor.diagnostics.outcomes import data_of
 from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import Kind
 from supervisor.plans import Plan
-from supervisor.runtime.live_session import AgentFunction
+from supervisor.ports.agent_profile import AgentFunction
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.plan_workload.plans import MISSING
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, prompt_of

@@ -17,10 +17,10 @@ from typing import Final
 import anyio
 import msgspec
 
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.host.api import Supervisor
 from supervisor.plans import AgentConfig, Plan, TaskConfig, WorkerConfig
 from supervisor.ports import Append
+from supervisor.sessions.inprocess import AgentTurn
 from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom
 from supervisor.simulation.running import Report

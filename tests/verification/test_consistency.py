@@ -8,11 +8,11 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from supervisor.agents.protocols.inprocess import AgentTurn
 from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports import EntityRow
 from supervisor.sessions.agent_connection import ToolCallActor
+from supervisor.sessions.inprocess import AgentTurn
 from supervisor.simulation.running import simulate_main
 from supervisor.simulation.scenario import named
 from tests.verification.checkers.consistency import check_memory

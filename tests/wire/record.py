@@ -51,7 +51,7 @@ from supervisor.ports import (
     TurnEnded,
     TurnEnding,
 )
-from supervisor.sessions.reported_end import QUIET_S
+from supervisor.ports.input_limits import QUIET_S
 from tests.wire.replaying import LOGS, WireEntry, codec_named, logs, read_log, replay, told_lines
 
 STEP_S = 60.0

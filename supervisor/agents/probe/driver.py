@@ -40,7 +40,7 @@ from supervisor.ports import (
     TurnEnded,
     TurnEnding,
 )
-from supervisor.sessions.reported_end import QUIET_S
+from supervisor.ports.input_limits import QUIET_S
 from supervisor.workspaces.files import DiskFiles
 
 READY_S: Final = 60.0

@@ -14,7 +14,7 @@ from typing import Any, Final
 import anyio
 import msgspec
 
-from supervisor.runtime.one_shot_event import OneShotEvent
+from actors.one_shot_event import OneShotEvent
 from supervisor.simulation.agents.output import Output
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import Trouble, side_by_side

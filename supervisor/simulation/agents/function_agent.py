@@ -14,8 +14,8 @@ from typing import Final
 
 import anyio
 
-from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
-from supervisor.runtime.live_session import AgentFunction
+from supervisor.ports.agent_profile import AgentFunction
+from supervisor.sessions.inprocess import AgentTurn, ToolAborted
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.agents.trouble import side_by_side
 from supervisor.simulation.agents.turn_plan import (

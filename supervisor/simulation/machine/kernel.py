@@ -24,11 +24,11 @@ from typing import Final, Protocol
 import anyio
 from anyio.abc import TaskGroup
 
+from actors.one_shot_event import OneShotEvent
 from actors.waiter import current_backend
 from supervisor.agents.protocols.codec_base import signal_name
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.ports import Launch
-from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.pipe import Pipe
 
 Program = Callable[["OsProcess"], Awaitable[int]]

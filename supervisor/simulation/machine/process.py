@@ -17,6 +17,7 @@ from typing import assert_never
 
 import anyio
 
+from actors.one_shot_event import OneShotEvent
 from actors.waiter import ResettableEvent
 from actors.waiting import within
 from supervisor.policies.call_processes import ProcessSeen
@@ -26,7 +27,6 @@ from supervisor.processes.host import LAUNCH_SHIELD_S
 from supervisor.processes.pipes import unsent
 from supervisor.processes.shim_client import Ended, Exited, Failed, ProcessesListed, Spawned, Status
 from supervisor.processes.spawn_errors import shim_ended_early
-from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.simulation.machine.kernel import Kernel
 from supervisor.simulation.machine.launching import LaunchDraws
 from supervisor.simulation.machine.pipe import Pipe

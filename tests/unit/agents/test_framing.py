@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, LineBuffer
 from supervisor.ports import StrayLine
+from supervisor.ports.input_limits import LINE_BYTES_MAX, LineBuffer
 
 MIB = 1024 * 1024
 

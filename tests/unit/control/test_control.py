@@ -27,9 +27,8 @@ from supervisor.lifecycles.types import AbortScope, DeliveryPoint, LifecycleEven
 from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
-from supervisor.runtime.outages import Outage
+from supervisor.ports.outages import Outage
+from supervisor.runtime.entity import NoSuchEntity, Refused
 
 pytestmark = pytest.mark.anyio
 

@@ -30,8 +30,7 @@ from supervisor.lifecycles.types import Verb
 from supervisor.plans import BadPlan, TaskConfig
 from supervisor.plans.task_control import CommandResult
 from supervisor.ports import JournalError
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity, Refused
 from tests.support import CommandOutput, run_command
 from tests.unit.control.test_control import Played
 

@@ -17,7 +17,6 @@ import apsw
 import msgspec
 import pytest
 
-from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.diagnostics.replay import Replay
 from supervisor.diagnostics.tree_view import tree
 from supervisor.diagnostics.what_if import Outcome, what_if
@@ -29,6 +28,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, TransitionReason
 from supervisor.plans import AgentConfig, LimitsConfig, Plan, PolicyConfig, Settings, TaskConfig
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.inprocess import AgentTurn, ToolAborted
 from supervisor.work.plan_handle import run_plan
 from tests.record_log import Log
 from tests.simulated import SCENARIOS, simulated_journal

@@ -23,12 +23,12 @@ from typing import NamedTuple
 import anyio
 import pytest
 
-from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import AbortPlan, NoSiblings, Receipt, TreeNode, plan_abort
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentProfile
 from supervisor.sessions.agent_connection import AgentConnection
+from supervisor.sessions.inprocess import AgentTurn, ToolAborted
 from tests.support import Run, quick_settings, supervising
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -21,8 +20,7 @@ from supervisor import AgentTurn, Degraded
 from supervisor.cli.live_view import JsonView, PlainView, Reporter, RunView
 from supervisor.cli.rendering import receipt_text
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host import shutdown, supervision
-from supervisor.host.verification import Verification
+from supervisor.host import supervision
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import translate_errors
@@ -35,12 +33,13 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, WorkspaceSpec
+from supervisor.ports.outages import Outage
 from supervisor.runtime import availability
 from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
-from supervisor.runtime.live_session import SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent
-from supervisor.runtime.outages import Outage
+from supervisor.sessions import shutdown
 from supervisor.sessions.handle import Session
+from supervisor.sessions.live_session import SessionPhase
+from supervisor.sessions.verification import Verification
 from supervisor.work import plan_cancellation
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
@@ -57,21 +56,6 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(availability, "RETRY", Backoff(base_s=0.001, factor=1.0, cap_s=0.001))
     monkeypatch.setattr(shutdown, "LAST_RECORDS_S", 0.2)
     monkeypatch.setattr(plan_cancellation, "LAST_RECORDS_S", 0.2)
-
-
-async def test_a_wait_for_descriptors_ends_with_its_agent() -> None:
-    """A call that is repeated because no file descriptor is free is not repeated after its agent was killed."""
-    tried, killed = list[int](), OneShotEvent()
-
-    async def fail() -> None:
-        tried.append(1)
-        if len(tried) == 2:
-            killed.set()
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with anyio.fail_after(DEADLINE_S), pytest.raises(OSError, match="Too many open files"):
-        await availability.outlast_shortage(fail, killed)
-    assert len(tried) == 2
 
 
 class FailingJournal(MemoryJournal):

@@ -11,15 +11,14 @@ import pytest
 from actors import failpoint
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles import job, task_run
+from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.ports import Append
-from supervisor.recovery.restore import record_end_of_work
-from supervisor.runtime.entity import Entity, Refused
+from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.entity_types import JOB_KIND, RUN_KIND
 from supervisor.runtime.journal_writer import BATCH_MAX, Cause
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.work.end_of_work import record_end_of_work
 from tests.support import Run, supervising
 
 pytestmark = pytest.mark.anyio

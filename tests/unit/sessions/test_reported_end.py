@@ -12,7 +12,8 @@ import trio.testing
 
 from actors.timers import TimerService
 from actors.waiter import current_backend
-from supervisor.sessions.reported_end import QUIET_S, ReportedEnd
+from supervisor.ports.input_limits import QUIET_S
+from supervisor.sessions.reported_end import ReportedEnd
 
 
 @asynccontextmanager

@@ -7,7 +7,8 @@ from typing import Any
 
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.liveness import StallProfileName
-from supervisor.sessions.session_monitor import MonitorSettings, SessionMonitor
+from supervisor.policies.monitor_settings import MonitorSettings
+from supervisor.sessions.session_monitor import SessionMonitor
 
 
 class Owner:

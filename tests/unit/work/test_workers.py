@@ -18,8 +18,8 @@ from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.lifecycles.worker import Worker
 from supervisor.plans import WorkerConfig
+from supervisor.runtime.entity import NoSuchEntity
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import NoSuchEntity
 from supervisor.work.workers import FreeWorker, WorkerPool
 from tests.simulated import VirtualLoop
 from tests.support import FrozenJournal, Run, states_of, supervising

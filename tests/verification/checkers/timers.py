@@ -39,7 +39,7 @@ STARTING_S = 60.0
 commits of the slowest disk."""
 GIVEN_UP_S = 5.0
 """Seconds, in addition to the termination stages, that a loaded machine may need before a cancel scope is abandoned
-(``supervisor.aborts.termination``)."""
+(``supervisor.sessions.termination``)."""
 
 
 class _Timer(NamedTuple):

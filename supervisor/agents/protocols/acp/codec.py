@@ -39,7 +39,7 @@ from supervisor.agents.protocols.acp.errors import problem_of
 from supervisor.agents.protocols.acp.handshake import Handshake, HandshakeRequest, HandshakeSteps
 from supervisor.agents.protocols.acp.messages import Message
 from supervisor.agents.protocols.acp.terminals import METHODS, AcpTerminals
-from supervisor.agents.protocols.codec_base import COST_MAX, LINE_BYTES_MAX, Conversation, ToolCallTable
+from supervisor.agents.protocols.codec_base import COST_MAX, Conversation, ToolCallTable
 from supervisor.agents.protocols.json_rpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -70,6 +70,7 @@ from supervisor.ports import (
     TurnEnded,
     Usage,
 )
+from supervisor.ports.input_limits import LINE_BYTES_MAX
 
 _STOPS: Final = {
     "end_turn": "end_turn",

@@ -24,7 +24,7 @@ from supervisor.agents.protocols.claude import messages, permission_checks
 from supervisor.agents.protocols.claude.calls import ClaudeToolCalls
 from supervisor.agents.protocols.claude.messages import MessageHead
 from supervisor.agents.protocols.claude.updates import ClaudeUsageMeter, describe_call, kind_of, problem_of, verdict_of
-from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
+from supervisor.agents.protocols.codec_base import Conversation
 from supervisor.agents.protocols.json_rpc import ConfigurationRefused, NoMessage, ProtocolError, id_in_use, read
 from supervisor.ports import (
     AgentOptions,
@@ -40,6 +40,7 @@ from supervisor.ports import (
     Text,
     TurnEnded,
 )
+from supervisor.ports.input_limits import LINE_BYTES_MAX
 
 _ALLOW: Final = ("allow", "allow_once")
 _ALWAYS: Final = ("allow_always", "allow_always")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
-from supervisor.agents.protocols.codec_base import LINE_BYTES_MAX, Conversation
+from supervisor.agents.protocols.codec_base import Conversation
 from supervisor.agents.protocols.codex import messages
 from supervisor.agents.protocols.codex.approvals import (
     GUARDED,
@@ -60,6 +60,7 @@ from supervisor.ports import (
     Text,
     TurnEnded,
 )
+from supervisor.ports.input_limits import LINE_BYTES_MAX
 
 _HELLO: Final = {
     "clientInfo": {"name": "supervisor-runtime", "title": "supervisor-runtime", "version": "0.1.0"},

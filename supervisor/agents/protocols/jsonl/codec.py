@@ -30,9 +30,7 @@ from supervisor.agent_catalogue.line_rules import (
     UsageScope,
 )
 from supervisor.agents.protocols.codec_base import (
-    LINE_BYTES_MAX,
     CodecDefaults,
-    LineBuffer,
     StrayLines,
     ToolCallTable,
     exit_words,
@@ -56,6 +54,7 @@ from supervisor.ports import (
     TurnEnding,
     Usage,
 )
+from supervisor.ports.input_limits import LINE_BYTES_MAX, LineBuffer
 from supervisor.ports.json_text import decodable
 
 COUNT_MAX: Final = 10**12

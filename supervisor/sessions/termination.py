@@ -59,9 +59,9 @@ from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Terminati
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
 from supervisor.policies.abort_request import EXITING_S, AbortRequest, StageDeadlines, same_abort, stage_deadlines
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, SessionPhase, TerminationReport
+from supervisor.sessions.live_session import LiveSession, SessionPhase, TerminationReport
+from supervisor.sessions.registry import SessionRegistry
 
 SLACK_S = 5.0
 """Default of ``TerminationService.slack_s``, in seconds."""
@@ -247,7 +247,7 @@ class TerminationService:
     """Service for the terminations of all sessions. As an actor, the service owns the scope of tasks that outlive every
     session."""
 
-    def __init__(self, registry: EntityRegistry, actor_id: str) -> None:
+    def __init__(self, registry: SessionRegistry, actor_id: str) -> None:
         self.registry = registry
         self._actor_id = actor_id
         self.slack_s = SLACK_S

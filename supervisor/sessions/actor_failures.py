@@ -12,12 +12,13 @@ from typing import assert_never
 from actors import Abandoned, ActorCrashed, CancelSwallowed, DeadLetter, KernelEvent, Paused
 from supervisor.lifecycles.events import FatalError, OperatorStop
 from supervisor.lifecycles.types import CancelMode
+from supervisor.ports import Outcome
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.journal_state import LOST
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
+from supervisor.sessions.journal_state import LOST
+from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
+from supervisor.sessions.registry import SessionRegistry
 
 _log = get_logger()
 
@@ -27,7 +28,7 @@ KERNEL = Cause(actor="kernel")
 class ActorFailures:
     """Handles the events of the actor system of one supervisor, such as the crash of an actor."""
 
-    def __init__(self, registry: EntityRegistry, pending_requests: PendingRequests) -> None:
+    def __init__(self, registry: SessionRegistry, pending_requests: PendingRequests) -> None:
         self._registry = registry
         self._pending_requests = pending_requests
 

@@ -13,6 +13,7 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import OpenTurn
+from supervisor.lifecycles.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
 from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, SessionLimits, backoff_ms
 from supervisor.lifecycles.task import TaskData
@@ -21,16 +22,16 @@ from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Exit, LifecycleEvent, Verdict
 from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, TaskConfig
+from supervisor.plans.earlier_runs import continued, digest_of, find_earlier_runs, grown, resumed_ids
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow
-from supervisor.recovery.journal_state import SessionHistory, at_rest, due_of, left_over
-from supervisor.recovery.journal_state import past_of as read_past
-from supervisor.recovery.restore import LOSS, loses_nothing
-from supervisor.recovery.resumable import continued, digest_of, find_earlier_runs, grown, resumed_ids
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import Entity
-from supervisor.runtime.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
-from supervisor.runtime.live_session import AgentProfile
+from supervisor.sessions.journal_state import SessionHistory, due_of
+from supervisor.sessions.journal_state import past_of as read_past
+from supervisor.sessions.restore import LOSS, loses_nothing
+from supervisor.work.end_of_work import at_rest, left_over
 from supervisor.work.previous_run import find_previous_run
 from tests.unit.journal.test_journal import entry
 

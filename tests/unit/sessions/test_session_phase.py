@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from supervisor.lifecycles.types import AbortPolicy
-from supervisor.runtime.live_session import AgentProfile, LiveSession, SessionPhase
+from supervisor.ports.agent_profile import AgentProfile
+from supervisor.sessions.live_session import LiveSession, SessionPhase
 
 
 def live_session(parent: LiveSession | None = None) -> LiveSession:

@@ -3,7 +3,11 @@ error."""
 
 from __future__ import annotations
 
-from actors.machine import Event
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from actors.machine import Event, Machine
 from supervisor.lifecycles import agent, job, session, task_run, turn, worker, workstream
 from supervisor.lifecycles.agent import AGENT
 from supervisor.lifecycles.events import AgentExited, FatalError, TaskFailed
@@ -11,7 +15,22 @@ from supervisor.lifecycles.session import SESSION
 from supervisor.lifecycles.task import TASK, Failed
 from supervisor.lifecycles.turn import TURN
 from supervisor.lifecycles.types import Exit, Kind, Verdict
-from supervisor.runtime.entity import Lifecycle
+
+
+class Lifecycle(NamedTuple):
+    """Entity type: its kind, its state machine, the test for events that come too late (``stale``), and the function
+    that makes the event which reports a failed task (``broken``).
+
+    The log of an entity ends with the event that finalizes the entity, or, with ``ends_at_terminal``, when the entity
+    enters a final state.
+    """
+
+    kind: Kind
+    machine: Machine[Any, Any]
+    stale: Callable[[Any, Event], bool]
+    broken: Callable[[str], Event]
+    ends_at_terminal: bool = False
+
 
 SESSION_KIND = Lifecycle(Kind.SESSION, SESSION, session.stale, lambda why: FatalError(message=why))
 TURN_KIND = Lifecycle(Kind.TURN, TURN, turn.stale, lambda why: TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=why)))
@@ -41,3 +60,20 @@ WORKSTREAM_KIND = Lifecycle(
 WORKER_KIND = Lifecycle(
     Kind.WORKER, worker.WORKER, _never, lambda why: worker.ShutdownRequested(reason=why), ends_at_terminal=True
 )
+
+LIFECYCLES: Final[Mapping[str, Lifecycle]] = MappingProxyType(
+    {
+        one.kind: one
+        for one in (
+            SESSION_KIND,
+            TURN_KIND,
+            AGENT_KIND,
+            TASK_KIND,
+            RUN_KIND,
+            JOB_KIND,
+            WORKSTREAM_KIND,
+            WORKER_KIND,
+        )
+    }
+)
+"""Types of entities by the name of their kind in records."""

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from supervisor import AgentConfig, open_supervisor
-from supervisor.agents import mcp_stdio
-from supervisor.agents.mcp_stdio import McpError
 from supervisor.plans.agents import McpServerConfig
+from supervisor.sessions import mcp_stdio
+from supervisor.sessions.mcp_stdio import McpError
 from tests.support import Run, no_leaks, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio

@@ -16,16 +16,16 @@ from typing import TypeVar
 import anyio
 
 from actors import ActorStopped, failpoint
-from supervisor.host.workspace_cleanup import REMOVE_S, WorkspaceCleanup
+from actors.one_shot_event import OneShotEvent
 from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Rejection, Verify, run_acceptance_tests
 from supervisor.policies.abort_request import program_end_s
 from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceSpec
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import outlast_shortage
+from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession, SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.live_session import LiveSession, SessionPhase
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.workspace_cleanup import REMOVE_S, WorkspaceCleanup
 
 _log = get_logger()
 
@@ -44,7 +44,7 @@ class Verification:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         processes: ProcessHost,
         workspace: Workspace,
         cleanup: WorkspaceCleanup,

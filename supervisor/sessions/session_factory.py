@@ -12,10 +12,8 @@ from typing import Final
 import msgspec
 
 from actors import ActorError
-from supervisor.host.shutdown import Shutdown
-from supervisor.host.trust_scores import Trust
-from supervisor.host.workspace_cleanup import WorkspaceCleanup
 from supervisor.journal.transcript import RedactingTranscript
+from supervisor.lifecycles.entity_types import SESSION_KIND
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument
 from supervisor.plans import Settings
@@ -23,13 +21,16 @@ from supervisor.policies.access import intersect_rights
 from supervisor.policies.argument_checks import check_agent_function, check_name
 from supervisor.policies.redaction import encodable
 from supervisor.ports import NO_WORKSPACE, TranscriptSink, WorkspaceSpec
-from supervisor.recovery.journal_state import PLACED
+from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.entity_types import SESSION_KIND
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentFunction, AgentProfile, LiveSession
+from supervisor.sessions.journal_state import PLACED
+from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.shutdown import Shutdown
+from supervisor.sessions.trust_scores import Trust
+from supervisor.sessions.workspace_cleanup import WorkspaceCleanup
 
 ID_MAX: Final = 200
 """Maximal number of characters of a session's id; in a longer id the middle of the path is left out: delegation may be
@@ -46,7 +47,7 @@ class SessionFactory:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         monitors: MonitorRegistry,
         cleanup: WorkspaceCleanup,
         trust: Trust,

@@ -1,10 +1,13 @@
-"""Recovery of the live entities of a dead supervisor: each entity is restored, and continues by its own state machine.
+"""Recovery of the sessions of a dead supervisor: each entity is restored, and continues by its own state machine.
 
 The processes are dead already: fork server and shims end with their supervisor. So each agent receives ``AgentExited``
 before any other event. Running turns fail, without a charge to any agent, and their sessions try again. A pending
 effect is performed once, under its own id. An effect that cannot be repeated, or that may have been performed already,
 is acknowledged without being performed, and the session's ``Resumed`` record names the effect. Timers count from their
 original start. A session that is not continued is stopped, and terminates like any other session.
+
+Entities that belong to no session (``Recovery.others``, the work of plans) are restored as they are: the caller decides
+about them, between :meth:`Recovery.restore` and :meth:`Recovery.finish`.
 """
 
 from __future__ import annotations
@@ -16,8 +19,6 @@ import anyio
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event
-from supervisor.aborts.termination import TerminationService
-from supervisor.lifecycles import worker, workstream
 from supervisor.lifecycles.agent import Agent
 from supervisor.lifecycles.effects import (
     BuildPrompt,
@@ -47,7 +48,6 @@ from supervisor.lifecycles.events import (
     VerifyRequested,
 )
 from supervisor.lifecycles.session import Session, backoff_ms
-from supervisor.lifecycles.task_cascade import TABLE_OF, Abandoned, TaskStates, step
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import (
     AbortReason,
@@ -62,8 +62,12 @@ from supervisor.lifecycles.types import (
 )
 from supervisor.policies.abort_request import AbortRequest
 from supervisor.ports import EntityRow, Journal
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
-from supervisor.recovery.journal_state import (
+from supervisor.runtime.entity import Entity
+from supervisor.runtime.journal_writer import Cause, PendingEffect
+from supervisor.sessions.effect_executor import EffectExecutor
+from supervisor.sessions.journal_state import (
     RESUMED,
     RecordedOutcome,
     RecoveredEffect,
@@ -75,11 +79,9 @@ from supervisor.recovery.journal_state import (
     past_of,
     used_meanwhile,
 )
-from supervisor.runtime.entity import Entity, Refused
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.runtime.live_session import AgentProfile, LiveSession, NoSuchEntity, SessionPhase
-from supervisor.sessions.effect_executor import EffectExecutor
+from supervisor.sessions.live_session import LiveSession, SessionPhase
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import TerminationService
 
 _log = get_logger()
 
@@ -117,35 +119,32 @@ agent was alive)."""
 
 
 class Recovered(NamedTuple):
-    """Result of a takeover: ids of the sessions that are continued and of the sessions that were stopped, ids of the
-    workstreams, tasks, task runs and jobs that wait for a plan, and the last recorded outcome of each session."""
+    """Result of a recovery: ids of the sessions that are continued and of the sessions that were stopped, and the last
+    recorded outcome of each session."""
 
     resumed: tuple[str, ...]
     stopped: tuple[str, ...]
-    work: tuple[str, ...]
     answers: Mapping[str, RecordedOutcome]
 
 
 class Recovery:
-    """Restores and continues the live entities that one dead supervisor left.
+    """Restores the live entities that one dead supervisor left, and continues or stops the sessions among them.
 
     Args:
         registry, journal, effect_executor, endings: parts of the supervisor that takes over.
         goes_on: function that decides whether a session is continued.
-        stays: function that decides whether a task or other work waits for a plan.
         ended: function that waits for a session's last record.
     """
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         journal: Journal,
         effect_executor: EffectExecutor,
         endings: TerminationService,
         *,
         admit: Admit,
         goes_on: GoesOn,
-        stays: Callable[[Entity], bool],
         ended: Callable[[LiveSession], Awaitable[None]],
     ) -> None:
         self._registry, self._journal, self._effect_executor, self._endings = (
@@ -154,7 +153,7 @@ class Recovery:
             effect_executor,
             endings,
         )
-        self._admit, self._decides, self._stays, self._ended = admit, goes_on, stays, ended
+        self._admit, self._decides, self._ended = admit, goes_on, ended
         self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
         """State of each session at the time when its supervisor died."""
@@ -162,8 +161,9 @@ class Recovery:
         self._crossed: dict[str, list[LifecycleEvent]] = {}
         """For each session, the records of policy edges that aborts of its turns' tool calls crossed."""
         self._agents: list[Entity] = []
-        self._work: list[Entity] = []
-        """Entities of plans: workstreams, tasks, runs, jobs and workers."""
+        self.others: list[Entity] = []
+        """Restored entities that belong to no session: workstreams, tasks, runs, jobs and workers."""
+        self._live: list[LiveSession] = []
         self._going: set[str] = set()
         self._given_up: set[str] = set()
         self._opening: set[str] = set()
@@ -172,9 +172,9 @@ class Recovery:
         """For each session, the cause of the later steps of its recovery: its ``Resumed`` record, or the record of its
         stop."""
 
-    async def run(self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]) -> Recovered:
-        """Take over *rows*, all live entities of the journal. *sessions* are all sessions of the journal, ended ones
-        included.
+    async def restore(self, rows: Sequence[EntityRow], sessions: Sequence[EntityRow]) -> None:
+        """Restore *rows*, all live entities of the journal; continue or stop each session. *sessions* are all sessions
+        of the journal, ended ones included.
 
         Raises:
             JournalError: the journal failed meanwhile.
@@ -195,8 +195,15 @@ class Recovery:
                 self._send(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
         await self._stop(live)
         self._go_on(live, again)
-        await end_work(self._registry, [one for one in self._work if not self._stays(one)])
-        stopped = [session for session in live if session.is_stopping]
+        self._live = live
+
+    async def finish(self) -> Recovered:
+        """Wait for the last records of the sessions that were stopped, and return the result.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        stopped = [session for session in self._live if session.is_stopping]
         for session in stopped:
             await self._ended(session)
         await self._registry.journal_writer.flush()
@@ -205,7 +212,6 @@ class Recovery:
         return Recovered(
             resumed=tuple(one for one in self._pasts if one not in left),
             stopped=tuple(left),
-            work=tuple(one.id for one in self._work if one.id in self._registry.entities),
             answers={one: past.answer for one, past in self._pasts.items() if past.answer is not None},
         )
 
@@ -246,7 +252,7 @@ class Recovery:
             case Kind.AGENT:
                 self._agents.append(entity)
             case Kind.TASK | Kind.RUN | Kind.JOB | Kind.WORKSTREAM | Kind.WORKER:
-                self._work.append(entity)
+                self.others.append(entity)
         self._registry.restore_entity(entity)
 
     def _had(self, session_id: str) -> Entity | None:
@@ -516,76 +522,6 @@ class Recovery:
             unknown = ToolCompleted(call_id=call.call_id, outcome=ToolOutcome.UNKNOWN, reason=WHY, over=True)
             self._send(turn.id, unknown)
         self._send(turn.id, AgentReaped(degraded=True, note=WHY))
-
-
-async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
-    """Record the end of the entities *work*, which no plan continues, and remove them from memory.
-
-    Raises:
-        JournalError: the journal failed meanwhile.
-    """
-    record_end_of_work(registry, work)
-    await registry.journal_writer.flush()
-    for entity in work:
-        registry.remove(entity.id)
-
-
-def record_end_of_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:
-    """Record the ends of the entities *work*, without waiting for the journal.
-
-    Workstreams end first: if the remaining records are lost in a crash, no plan continues a part of a workstream
-    (``left_over``). A task ends with its job and its run, in one append; workers end last, after the jobs that they
-    held.
-    """
-    groups: dict[str, list[Entity]] = {}
-    for entity in sorted(work, key=lambda one: _ORDER_OF_ENDS.index(one.kind)):
-        owner = entity.parent_id if entity.kind in (Kind.JOB, Kind.RUN) else entity.id
-        groups.setdefault(owner or "", []).append(entity)
-    for group in sorted(groups.values(), key=lambda one: _ORDER_OF_ENDS.index(one[0].kind)):
-        moves = [(one.id, event) for one in group for event in _end_of(one, registry)]
-        try:
-            if moves:
-                registry.apply(*moves, cause=CAUSE)
-        except NoSuchEntity:  # its actor was lost
-            pass
-        except Refused as refusal:  # the other groups must end all the same
-            _log.error("the end of left work was refused", entities=[one.id for one in group], why=str(refusal))
-
-
-_ORDER_OF_ENDS: Final = (Kind.WORKSTREAM, Kind.JOB, Kind.RUN, Kind.TASK, Kind.WORKER)
-
-
-def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
-    match entity.kind:
-        case Kind.TASK | Kind.RUN | Kind.JOB:
-            return _end_of_work(entity, registry.entities.get(entity.parent_id or ""))
-        case Kind.WORKER:
-            return end_of_worker(entity)
-        case _ if entity.state is workstream.Workstream.VALIDATING:
-            return [workstream.ValidationFailed(error=WHY)]
-        case _:
-            return [workstream.UserCancelled(reason=WHY)]
-
-
-def end_of_worker(entity: Entity) -> list[Event]:
-    """Return the events that end a worker of a dead supervisor; the worker must hold no job any more."""
-    shut_down = worker.ShutdownRequested(reason=WHY)
-    match worker.Worker(entity.state):
-        case worker.Worker.INITIALIZING:
-            return [worker.RegistrationComplete(capabilities=entity.data.capabilities), shut_down]
-        case worker.Worker.BUSY:
-            return [worker.HealthCheckTimeout(missed=entity.data.misses_max), shut_down]
-        case _:
-            return [shut_down]
-
-
-def _end_of_work(entity: Entity, above: Entity | None) -> list[Event]:
-    """Return the events that end a task, run or job that no plan continues; *above* is the task of a run or a job."""
-    states = TaskStates().having(entity.kind, entity.state, entity.data)
-    if above is not None and above.kind is Kind.TASK:
-        states = states.having(above.kind, above.state, above.data)
-    events = step(states, Abandoned(reason=WHY)).events
-    return [event for event in events if TABLE_OF[type(event)] == entity.kind]
 
 
 def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, turn: Entity | None = None) -> bool:

@@ -10,113 +10,26 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
 
-import msgspec
-
 from actors import ActorStopped, Context
-from supervisor.agent_catalogue import NO_QUIRKS, LineMapping, Quirks, is_one_shot
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
 from supervisor.policies.abort_request import AbortRequest
 from supervisor.policies.access import Rights
 from supervisor.policies.budgets import Amounts, BudgetScope
-from supervisor.policies.call_processes import AgentPrograms, ProcessSeen
+from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
-from supervisor.policies.permissions import Decision, PermissionPolicy, PermissionRequest
-from supervisor.policies.retry_reason import may_execute_prompt
-from supervisor.policies.text_patterns import COMMON, ReportPattern
+from supervisor.policies.permissions import Decision, PermissionRequest
 from supervisor.policies.usage import ConversationTotals
-from supervisor.ports import NO_WORKSPACE, AgentOptions, Out, ProcessReport, TranscriptSink
+from supervisor.ports import NO_WORKSPACE, Out, Outcome, ProcessReport, TranscriptSink
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.one_shot_event import OneShotEvent
 
 TEXT_MAX = 64 * 1024
 """Number of characters of an agent's last answer that are kept in memory for the caller of the request."""
-
-AgentFunction = Callable[[Any], Awaitable[Any]]
-"""In-process agent: an async function that is called with its turn (``agents.protocols.inprocess.AgentTurn``) and
-returns the agent's text, or ``None``."""
-
-
-class NoSuchEntity(LookupError):
-    """Exception: no living entity has the given id."""
-
-    def __init__(self, entity_id: str) -> None:
-        self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}")
-
-
-class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Configured agent: a program and the adapter for the program's protocol, or a function."""
-
-    name: str
-    adapter: str
-    command: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    directory: str = "."
-    permissions: PermissionPolicy = PermissionPolicy()
-    operates: tuple[str, ...] = ()
-    """Operations that the agent may request of the supervisor, beyond those on its own session and the sessions
-    below."""
-    agent_options: AgentOptions = AgentOptions()
-    function: AgentFunction | None = None
-    mapping: LineMapping | None = None
-    """Meaning of the lines that the program writes, for adapters that need a line mapping."""
-    quirks: Quirks = NO_QUIRKS
-    known: bool = False
-    """Whether the program is an agent of the catalogue."""
-    servers: frozenset[str] = frozenset()
-    """Names, from the plan, of the programs that the agent keeps running from turn to turn."""
-    known_servers: frozenset[str] = frozenset()
-    """Names of the language servers of the catalogue, which agents keep, too, and may also run as tools."""
-    own_programs: frozenset[str] = frozenset()
-    """Names of programs in which the agent itself may run, below its main process."""
-    explain_retries: bool | None = None
-    """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
-    and the command may execute its prompt."""
-
-    def programs_of(self, pid: int) -> AgentPrograms:
-        """Return the names of the programs below the agent's main process *pid* that work on no single call."""
-        return AgentPrograms(pid, self.servers, self.own_programs, self.known_servers)
-
-    @property
-    def has_model(self) -> bool:
-        """Whether the agent is one that works by a model: not a script or a function, nor a command of the user, whose
-        exit status is the user's own word."""
-        speaks = self.adapter not in ("command", "scripted", "inprocess")
-        return self.known or (speaks and self.function is None)
-
-    @property
-    def reports(self) -> tuple[ReportPattern, ...]:
-        """Patterns of the last words by which the agent reports that its model has failed."""
-        return (*self.quirks.reports, COMMON) if self.has_model else self.quirks.reports
-
-    @property
-    def one_shot(self) -> bool:
-        """Whether the agent is neither woken nor asked, since any message would begin its work anew."""
-        return is_one_shot(self.adapter, self.mapping)
-
-    @property
-    def explains_retries(self) -> bool:
-        """Whether the reason of a retry may be added to the agent's prompts."""
-        if self.explain_retries is not None:
-            return self.explain_retries
-        return self.adapter != "command" or not may_execute_prompt(self.command)
-
-
-class Outcome(NamedTuple):
-    """Outcome of a request: ``completed``, ``failed`` or ``aborted``. ``seq`` is the number of the record that decided
-    the outcome, ``how`` the verdict of the request's last turn, and ``exception`` the exception that the function of an
-    in-process agent raised in that turn; a later supervisor does not have it."""
-
-    outcome: str
-    error: str
-    text: str
-    seq: int | None = None
-    how: Verdict | None = None
-    exception: BaseException | None = None
 
 
 class TerminationReport(NamedTuple):

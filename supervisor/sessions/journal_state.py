@@ -15,7 +15,7 @@ import msgspec
 from actors.machine import Event
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.lifecycles.effects import SupervisorEffect, decode_effect
-from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.entity_types import LIFECYCLES
 from supervisor.lifecycles.types import (
     OWN_ABORTS,
     AbortPolicy,
@@ -29,17 +29,7 @@ from supervisor.lifecycles.types import (
 from supervisor.policies.abort_request import CAUSES_MAX, LaterCause
 from supervisor.policies.budgets import Amounts, SpentBudget
 from supervisor.ports import NO_WORKSPACE, EntityRow, Journal, JournalError, WorkspaceSpec
-from supervisor.runtime.entity import Entity, Lifecycle
-from supervisor.runtime.entity_types import (
-    AGENT_KIND,
-    JOB_KIND,
-    RUN_KIND,
-    SESSION_KIND,
-    TASK_KIND,
-    TURN_KIND,
-    WORKER_KIND,
-    WORKSTREAM_KIND,
-)
+from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.monitor_registry import RecordedUsage
 
@@ -52,16 +42,6 @@ LOST = "ActorLost"
 """Name of the fact that a session's actor crashed. The requests of that session received this as their reply; the
 session is never continued."""
 
-LIFECYCLES: dict[str, Lifecycle] = {
-    Kind.SESSION: SESSION_KIND,
-    Kind.TURN: TURN_KIND,
-    Kind.AGENT: AGENT_KIND,
-    Kind.TASK: TASK_KIND,
-    Kind.RUN: RUN_KIND,
-    Kind.JOB: JOB_KIND,
-    Kind.WORKSTREAM: WORKSTREAM_KIND,
-    Kind.WORKER: WORKER_KIND,
-}
 CLAIMED_BY = 8
 """Number of first records of a turn that are searched for its claim: a turn is claimed for its prompt right after its
 first record, unless an abort names the turn before."""
@@ -105,26 +85,6 @@ def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
     entity.entity_seq = row.entity_seq
     entity.born_seq, entity.born_at, entity.changed_at = row.born_seq, row.born_at, row.changed_at
     return entity
-
-
-def at_rest(rows: Sequence[EntityRow]) -> set[str]:
-    """Return the ids of failed tasks that are not tried again, since their workstream has ended, and the ids of their
-    runs. Recovery leaves these entities unchanged."""
-    live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended}
-    failed = [row for row in rows if (row.kind, row.state) == (Kind.TASK, "FAILED")]
-    tasks = {row.id for row in failed if msgspec.json.decode(row.data, type=TaskData).workstream not in live}
-    runs = (row for row in rows if (row.kind, row.state) == (Kind.RUN, "CIRCUIT_OPEN"))
-    return tasks | {row.id for row in runs if row.parent_id in tasks}
-
-
-def left_over(rows: Sequence[EntityRow]) -> set[str]:
-    """Return the ids of live entities that belong to ended workstreams: tasks, the sessions that hold these tasks, task
-    runs, jobs and workers. No plan can continue these entities."""
-    over = {row.id for row in rows if row.kind == Kind.WORKSTREAM and row.ended}
-    held = {row.id: msgspec.json.decode(row.data, type=TaskData) for row in rows if row.kind == Kind.TASK}
-    holders = {task_id: data.claimed_by for task_id, data in held.items() if data.workstream in over}
-    ids, owners = {*holders, *holders.values()}, {*holders, *over}
-    return {row.id for row in rows if not row.ended and (row.id in ids or row.parent_id in owners)}
 
 
 class RecordedOutcome(NamedTuple):

@@ -17,16 +17,15 @@ import anyio
 import msgspec
 
 from actors import Context, Intensity
+from actors.one_shot_event import OneShotEvent, first_of
 from actors.restart import add_restart
-from supervisor.agents.protocols.codec_base import LineBuffer
 from supervisor.policies.abort_request import program_end_s
 from supervisor.ports import InvalidLaunch, Launch, McpServer, Process, ProcessHost, SpawnError
-from supervisor.ports.input_limits import UNREAD_BYTES_MAX
+from supervisor.ports.input_limits import UNREAD_BYTES_MAX, LineBuffer
 from supervisor.ports.json_text import decodable
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent, first_of
+from supervisor.sessions.live_session import LiveSession, SessionPhase
+from supervisor.sessions.registry import SessionRegistry
 
 START_S: Final = 30.0
 """Seconds within which a server must have answered ``initialize``: some servers first install themselves."""
@@ -62,7 +61,7 @@ class McpResource:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         host: ProcessHost,
         session: LiveSession,
         server: McpServer,

@@ -13,16 +13,15 @@ from typing import Protocol
 import anyio
 
 from actors import ActorStopped, ActorSystem, Context
+from actors.one_shot_event import OneShotEvent, first_of
 from actors.waiting import any_of
-from supervisor.aborts.termination import SLACK_S
-from supervisor.host.services import ServiceFailed
 from supervisor.lifecycles.events import OperatorStop
-from supervisor.ports import JournalError, JournalLost
-from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.ports import JournalError, JournalLost, Outcome
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import LiveSession, Outcome, SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent, first_of
+from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import SLACK_S
 
 LAST_RECORDS_S = 10.0
 """Seconds that the end of a supervisor waits for the disk, after everything else has ended."""
@@ -46,7 +45,7 @@ class Shutdown:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         pending_requests: PendingRequests,
         drain_s: Callable[[], float],
         background: Callable[[], Context],
@@ -68,7 +67,6 @@ class Shutdown:
         self.failure: JournalError | None = None
         self.failed = OneShotEvent()
         """Set when the journal is lost."""
-        self.service_failure: ServiceFailed | None = None
 
     # ------------------------------------------------------------------ one session
     async def wait_recorded(self, session: LiveSession) -> None:
@@ -148,12 +146,11 @@ class Shutdown:
         self.stop_all(words, "supervisor", now=True)
         self._pending_requests.fail_all(Outcome("failed", words, ""))
 
-    def service_failed(self, error: ServiceFailed) -> None:
-        """End every session in an orderly way, since a service crashed too often."""
-        self.service_failure = error
+    def end_sessions(self, reason: str) -> None:
+        """End every session in an orderly way, since the supervisor cannot go on for the given *reason*."""
         self.begun.set()
         self.now.set()
-        self.stop_all(str(error), "supervisor", now=False)
+        self.stop_all(reason, "supervisor", now=False)
         with suppress(ActorStopped):  # the supervisor has ended all sessions already
             self._background().start_task(self.wait_all_recorded, name="last records")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from supervisor.runtime.one_shot_event import WaitGroup
+from actors.one_shot_event import WaitGroup
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,6 @@ import msgspec
 
 from actors import ActorStopped
 from actors.timers import TimerService
-from supervisor.aborts.termination import Termination
 from supervisor.lifecycles.types import Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
 from supervisor.policies.abort_request import CALL_ASKED_S, EXITING_S
@@ -39,9 +38,10 @@ from supervisor.policies.call_processes import (
     processes_of_calls,
 )
 from supervisor.ports import Out, Process
-from supervisor.runtime.agent_io import AgentIO
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession
+from supervisor.sessions.agent_io import AgentIO
+from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import Termination
 
 ASKED: Final = "the agent, which runs this call by itself, ended it when asked to, and its turn went on"
 BESIDE: Final = "; what it may have left running cannot be told from what the calls beside it run"
@@ -162,7 +162,7 @@ class ToolCallTerminations:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         session: LiveSession,
         agent_id: str,
         calls: Mapping[str, str],

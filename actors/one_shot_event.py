@@ -1,7 +1,7 @@
 """Event that is set once, with callbacks, and a counter of running work.
 
-An event costs two words of memory until a caller waits for it: ten thousand sessions have several events each, and most
-of the events are never waited for. A callback must not wait, and must not take long.
+An event costs two words of memory until a caller waits for it: a program may have tens of thousands of events, most of
+which are never waited for. A callback must not wait, and must not take long.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ import pytest
 from actors import ActorStopped
 from actors.timers import Timer, TimerService
 from actors.waiter import current_backend
-from supervisor.aborts.termination import Termination
-from supervisor.aborts.tool_calls import CallTermination, ToolCallTerminations
 from supervisor.lifecycles.types import Exit, StageBudgets, TerminationStage, Verdict
 from supervisor.policies.abort_request import CALL_ASKED_S
 from supervisor.sessions.effect_executor import TurnTermination
+from supervisor.sessions.termination import Termination
+from supervisor.sessions.tool_calls import CallTermination, ToolCallTerminations
 
 
 class Clock:

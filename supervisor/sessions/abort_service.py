@@ -25,11 +25,9 @@ from typing import NamedTuple
 import msgspec
 
 from actors import Lane
-from supervisor.aborts.termination import SLACK_S, stage_of_fates
-from supervisor.aborts.tool_calls import FOUND_LATER, NONE_FOUND
-from supervisor.diagnostics.causal_trace import split_call
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
-from supervisor.lifecycles.turn import Call, Turn
+from supervisor.lifecycles.turn import Call, Turn, split_call
 from supervisor.lifecycles.types import (
     AbortReason,
     AbortScope,
@@ -56,10 +54,11 @@ from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.argument_checks import check_type, check_types
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import Connection, LiveSession, SessionPhase
-from supervisor.runtime.one_shot_event import OneShotEvent
+from supervisor.sessions.live_session import Connection, LiveSession, SessionPhase
+from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.termination import SLACK_S, stage_of_fates
+from supervisor.sessions.tool_calls import FOUND_LATER, NONE_FOUND
 
 ENDED_WITHIN = "it ended with the call that it was made within"
 NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself and cannot be asked to end it alone"
@@ -124,7 +123,7 @@ class AbortService:
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         journal: Journal,
         wait_finished: Callable[[LiveSession], Awaitable[bool]],
     ) -> None:

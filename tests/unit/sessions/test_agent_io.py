@@ -10,7 +10,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from supervisor.ports import CloseInput, ConversationNamed, MessageAccepted, Out, Process, Ready, Send, Signal
-from supervisor.runtime.agent_io import AgentIO
+from supervisor.sessions.agent_io import AgentIO
 
 pytestmark = pytest.mark.anyio
 

@@ -16,12 +16,12 @@ import pytest
 
 import supervisor
 from supervisor import Session, Supervisor, open_supervisor, run_plan
-from supervisor.agents.protocols.inprocess import AgentTurn, ToolAborted
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, InvalidArgument, Kind
 from supervisor.plans.plan import Plan
 from supervisor.ports import JournalError
+from supervisor.sessions.inprocess import AgentTurn, ToolAborted
 from tests.support import (
     DEADLINE_S,
     data_of,

@@ -9,11 +9,11 @@ from typing import Any
 
 from actors import Inspection, NoSuchActor
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import NoSuchEntity
+from supervisor.runtime.entity import NoSuchEntity
+from supervisor.sessions.registry import SessionRegistry
 
 
-def inspect(registry: EntityRegistry, entity_id: str) -> Inspected:
+def inspect(registry: SessionRegistry, entity_id: str) -> Inspected:
     """Return the state, mailbox and asynchronous tasks of a live session, turn, agent, task, or open tool call.
 
     Raises:
@@ -41,7 +41,7 @@ def _actor_facts(seen: Inspection) -> dict[str, Any]:
     }
 
 
-def _entity_facts(registry: EntityRegistry, entity_id: str) -> dict[str, Any]:
+def _entity_facts(registry: SessionRegistry, entity_id: str) -> dict[str, Any]:
     entity = registry.entities.get(entity_id)
     if entity is None and registry.is_open(entity_id):
         return {"kind": "tool", "state": "open"}

@@ -14,13 +14,13 @@ from functools import partial
 import anyio
 
 from actors import failpoint
+from actors.one_shot_event import WaitGroup
 from actors.waiter import ResettableEvent
 from supervisor.ports import JournalLost, Released, Workspace
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.availability import outlast_shortage
-from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.runtime.live_session import LiveSession, SessionPhase
-from supervisor.runtime.one_shot_event import WaitGroup
+from supervisor.ports.shortages import outlast_shortage
+from supervisor.sessions.live_session import LiveSession, SessionPhase
+from supervisor.sessions.registry import SessionRegistry
 
 _log = get_logger()
 
@@ -32,7 +32,7 @@ that is not removed in that time is removed at the next start."""
 class WorkspaceCleanup:
     """Queue of workspaces that are to be removed, and the loop that removes them."""
 
-    def __init__(self, registry: EntityRegistry, workspace: Workspace) -> None:
+    def __init__(self, registry: SessionRegistry, workspace: Workspace) -> None:
         self._registry = registry
         self._workspace = workspace
         self._open: dict[str, Callable[[], Awaitable[object]]] = {}

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 import anyio
 
 from actors import ActorStopped
+from actors.one_shot_event import OneShotEvent
 from actors.waiter import RAISED, as_error, is_cancellation
 from supervisor.lifecycles.events import AgentExited, AgentLaunched, ToolCompleted
 from supervisor.lifecycles.types import CancelMode, InvalidArgument, ToolOutcome, Verdict, choice_of
@@ -33,13 +34,14 @@ from supervisor.policies.argument_checks import check_items, check_type
 from supervisor.policies.budgets import COUNT_MAX, Amounts
 from supervisor.policies.error_classification import is_programming_error
 from supervisor.policies.loop_detection import digest
+from supervisor.ports import Outcome
+from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.runtime.live_session import AgentFunction, LiveSession, Outcome
-from supervisor.runtime.one_shot_event import OneShotEvent
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
+from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.registry import SessionRegistry
 
 if TYPE_CHECKING:
     from supervisor.plans.task_control import CommandResult
@@ -66,7 +68,7 @@ def _words(error: BaseException) -> str:
         return f"(its __str__ raised {type(fault).__name__})"
 
 
-_PACKAGE: Final = str(Path(__file__).parents[2]) + os.sep
+_PACKAGE: Final = str(Path(__file__).parents[1]) + os.sep
 _LIBRARIES: Final = tuple(sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib"))
 """Directories of code that is not the agent's own: Python's library and installed packages. Each ends with a separator,
 so that ``supervisor_demo.py`` beside ``supervisor`` is the agent's own."""
@@ -280,7 +282,7 @@ class FunctionConnection(AgentConnection):
 
     def __init__(
         self,
-        registry: EntityRegistry,
+        registry: SessionRegistry,
         session: LiveSession,
         agent_id: str,
         incarnation: int,
