@@ -249,7 +249,7 @@ class AgentConnection(Connection):
             cause = self.session.cause._replace(seq=aborted.cause_seq)
             self.registry.send(turn_id, aborted.result(call_id, ToolOutcome.UNKNOWN), cause=cause)
             self._drop_call(call_id)
-        children = [child.started_by for child in self.registry.children_of(self.session.session_id)]
+        children = [child.started_by for child in self.session.children.values()]
         stopped = tuple(one for one, tool_id in self._calls.items() if self.runs_call(one) or tool_id in children)
         verdict = decide_verdict(
             stop,

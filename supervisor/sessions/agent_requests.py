@@ -275,7 +275,7 @@ class Terminals:
         """Run the command, or, if *refusal* is not empty, send *refusal* to the agent as the command's output."""
         if refusal:
             fact = {"argv": list(asked.argv[:1]), "why": refusal}
-            self._registry.record_turn_fact(self._session, "TerminalRefused", fact)
+            self._session.record_turn_fact("TerminalRefused", fact)
             self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{refusal}\n".encode()))
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
             return
@@ -299,10 +299,10 @@ class Terminals:
                 launch,
                 terminate_s=ladder.terminate_s,
                 kill_s=ladder.kill_s,
-                on_exiting=partial(self._registry.begin_exiting, self._session, tool_id),
+                on_exiting=partial(self._session.begin_exiting, tool_id),
             ) as process:
                 self._running[asked.terminal_id] = process
-                self._registry.record_turn_fact(self._session, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
+                self._session.record_turn_fact("ProcessStarted", {"tool": tool_id, "pid": process.pid})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pass_output, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pass_output, asked.terminal_id, tool_id, process.receive_err)
@@ -324,7 +324,7 @@ class Terminals:
         while data := await receive():
             self._session.progressed = True
             self._agent_io.put(self._codec.terminal_output(terminal_id, data))
-            self._registry.write_transcript(self._session, tool_id.rpartition(":")[2], data.decode(errors="replace"))
+            self._session.write_transcript(tool_id.rpartition(":")[2], data.decode(errors="replace"))
 
 
 def _command_line(argv: Sequence[str]) -> str:

@@ -380,7 +380,7 @@ class FunctionConnection(AgentConnection):
         and return the error of the turn."""
         self.session.exception = raised
         error, trace = _describe(raised, self._function), _trace(raised)
-        self.registry.write_transcript(self.session, "exception", trace)
+        self.session.write_transcript("exception", trace)
         # The abort that ends a call or a turn is the reason of what the function raises then.
         log = _log.info if self._intent is not None or isinstance(raised, ToolAborted) else _log.error
         name = self.session.profile.name
@@ -395,7 +395,7 @@ class FunctionConnection(AgentConnection):
     def speak(self, text: str) -> None:
         self.session.progressed = True
         self.session.append_text(text)
-        self.registry.write_transcript(self.session, "message", text)
+        self.session.write_transcript("message", text)
 
     async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
         self.session.progressed = True

@@ -1,6 +1,6 @@
 """Requests to sessions (prompts and messages), and the callers that wait for the replies.
 
-Every caller gets one reply: from the effect executor when the request is complete, or when the session or the journal
+Every caller gets one reply: from the session when the request is complete, or when the session or the journal
 is lost. This module does not check for a journal outage: callers that must not wait for the disk check for it first.
 """
 

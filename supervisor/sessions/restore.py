@@ -66,7 +66,6 @@ from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.journal_state import (
     RESUMED,
     RecordedOutcome,
@@ -81,7 +80,9 @@ from supervisor.sessions.journal_state import (
 )
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
-from supervisor.sessions.termination import TerminationService
+from supervisor.sessions.services import SessionServices
+from supervisor.sessions.session import SessionEntity
+from supervisor.sessions.turn import TurnEntity
 
 _log = get_logger()
 
@@ -111,8 +112,9 @@ BY_PROMPT: Final = frozenset({"command", "inprocess"})
 WORKING: Final = frozenset({Session.RUNNING, Session.INTERRUPTING})
 SETTLED: Final = frozenset({Turn.COMPLETING, Turn.FAILED})
 
-Admit = Callable[[EntityRow, SessionHistory], LiveSession]
-"""Function that makes the live session of a restored entity, and adds the live session to the registry."""
+Admit = Callable[[EntityRow, Entity, SessionHistory], SessionEntity]
+"""Function that makes the live session of a row, given the entity that was read from the row, and adds the live
+session to the registry."""
 GoesOn = Callable[[Entity, SessionHistory, Entity | None], bool]
 """Function that decides whether a session is continued, given its entity, its history, and its agent (``None``: no
 agent was alive)."""
@@ -131,7 +133,7 @@ class Recovery:
     """Restores the live entities that one dead supervisor left, and continues or stops the sessions among them.
 
     Args:
-        registry, journal, effect_executor, endings: parts of the supervisor that takes over.
+        registry, journal, services: parts of the supervisor that takes over.
         goes_on: function that decides whether a session is continued.
         ended: function that waits for a session's last record.
     """
@@ -140,19 +142,13 @@ class Recovery:
         self,
         registry: SessionRegistry,
         journal: Journal,
-        effect_executor: EffectExecutor,
-        endings: TerminationService,
+        services: SessionServices,
         *,
         admit: Admit,
         goes_on: GoesOn,
         ended: Callable[[LiveSession], Awaitable[None]],
     ) -> None:
-        self._registry, self._journal, self._effect_executor, self._endings = (
-            registry,
-            journal,
-            effect_executor,
-            endings,
-        )
+        self._registry, self._journal, self._services = registry, journal, services
         self._admit, self._decides, self._ended = admit, goes_on, ended
         self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
@@ -163,7 +159,7 @@ class Recovery:
         self._agents: list[Entity] = []
         self.others: list[Entity] = []
         """Restored entities that belong to no session: workstreams, tasks, runs, jobs and workers."""
-        self._live: list[LiveSession] = []
+        self._live: list[SessionEntity] = []
         self._going: set[str] = set()
         self._given_up: set[str] = set()
         self._opening: set[str] = set()
@@ -241,13 +237,13 @@ class Recovery:
         match entity.kind:
             case Kind.SESSION:
                 self._states[row.id] = Session(entity.state)
-                entity.since_s = self._pasts[row.id].entered_s
-                session = self._admit(row, self._pasts[row.id])
-                self._registry.restore_entity(
-                    entity, home=session.root_id, contained=session.root_id != session.session_id
-                )
+                session = self._admit(row, entity, self._pasts[row.id])
+                self._registry.restore_entity(session, home=session.root_id, contained=session.root_id != session.id)
                 return
             case Kind.TURN:
+                above = self._registry.sessions.get(row.parent_id or "")
+                entity = TurnEntity(self._services, above, entity.data, state=Turn(entity.state))
+                entity.continue_log(row)
                 self._turns.append((entity, Turn(entity.state)))
             case Kind.AGENT:
                 self._agents.append(entity)
@@ -287,11 +283,9 @@ class Recovery:
     def _perform(self, entity_id: str, effect: Effect, seq: int, effect_id: str | None = None) -> None:
         entity = self._registry.entities.get(entity_id)  # None if it has ended meanwhile
         if entity is not None:
-            self._effect_executor.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
+            self._registry.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
             return
-        if not (
-            isinstance(effect, SendEvent) and self._effect_executor.forward(effect, Cause(seq, effect_id, entity_id))
-        ):
+        if not (isinstance(effect, SendEvent) and self._registry.forward(effect, Cause(seq, effect_id, entity_id))):
             self._registry.journal_writer.acknowledge(effect_id)
 
     # ------------------------------------------------------------------ the Resumed record
@@ -326,7 +320,7 @@ class Recovery:
             self._registry.send(entity_id, event, cause=self._causes.get(above, CAUSE))
 
     # ------------------------------------------------------------------ ends
-    async def _stop(self, live: Sequence[LiveSession]) -> None:
+    async def _stop(self, live: Sequence[SessionEntity]) -> None:
         """Continue terminations that were under way, and stop sessions that are not continued, parents first. When this
         returns, all of these sessions, and the sessions that end with them, are terminating."""
         for session in live:
@@ -350,7 +344,7 @@ class Recovery:
             if self._states[session.session_id] is not Session.STOPPED and session.session_id not in self._given_up:
                 self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
 
-    def _end(self, session: LiveSession) -> None:
+    def _end(self, session: SessionEntity) -> None:
         """Continue a termination that was under way; the time that has passed since its begin counts."""
         data, past = self._registry.entity(session.session_id).data, self._pasts[session.session_id]
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
@@ -364,7 +358,7 @@ class Recovery:
         )
         session.kill_at_once = True
         cause = self._causes[session.session_id]
-        self._endings.begin(session, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
+        session.terminate(cause, data.abort_id, now=False, elapsed_s=elapsed_s)
 
     def _finish_aborts(self, session: LiveSession) -> None:
         """Stop the remaining targets of recorded aborts, and the targets of the policy edges that these aborts
@@ -379,7 +373,7 @@ class Recovery:
             )
             for one in self._reach(session, record):
                 one.kill_at_once = True
-                self._registry.request_stop(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
+                one.request_stop(stop, cause=Cause(record.seq, None, CAUSE.actor))
 
     def _reach(self, session: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
         """Return the targets of an abort record of *session*, or of a tool call of *session*: sessions that had their

@@ -55,7 +55,8 @@ class Host(ClaimHost):
             if record.entity_type == "run" and record.from_status != record.to_status is not None:
                 self.tries.append(str(record.to_status))
             if record.event == "OperatorStop" and record.abort_id is not None and self.wanted is not None:
-                self._sup.core.registry.request_stop(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
+                session = self._sup.core.registry.sessions[record.entity_id]
+                session.request_stop(self.wanted, cause=Cause(None, None, "operator"))
             words = self.at.get(self._world.lives, "nothing").split()
             if {record.entity_id, record.event, record.to_status}.issuperset(words) and not self._world.killed.is_set():
                 self._world.kill()
