@@ -149,8 +149,10 @@ class AbortService:
         now: bool = False,
         within_s: float | None = None,
         plan_id: str | None = None,
+        because: int | None = None,
     ) -> Receipt:
-        """Abort *target*; implements ``Supervisor.abort``, where the arguments are described."""
+        """Abort *target*; implements ``Supervisor.abort``, where the arguments are described. *because* is the number
+        of the record that the abort follows from, if a plan decided it."""
         check_type("target", target, str)
         check_type("reason", reason, str)
         check_type("actor", actor, str)
@@ -181,7 +183,9 @@ class AbortService:
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; plan the abort again")
-        return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s))
+        return await self._carry_out(
+            _RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s, because)
+        )
 
     async def end_task(self, session_id: str, reason: str) -> str | None:
         """Cancel the task that the session, which has ended or is ending, worked for last; return the name of the task;

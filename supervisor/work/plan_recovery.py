@@ -381,7 +381,7 @@ class PlanRecovery:
             case "failed":
                 await self._fail(execution, error)
             case _ if above is not None and above.result is not None:  # the supervisor was about to cancel the task
-                why = CancelReason(f"{above.name} is {above.result.outcome}", TaskEnd.CANCELLED)
+                why = CancelReason(f"{above.name} is {above.result.outcome}", TaskEnd.CANCELLED, above.seq)
                 await self._pipeline.cancel(execution, why)
             case "limited" if limit is not None and execution.run is TaskRun.IN_PROGRESS:
                 await self._charge(execution, error, limit)

@@ -47,6 +47,8 @@ class CancelReason(NamedTuple):
 
     text: str
     outcome: TaskEnd = TaskEnd.ABORTED
+    because: int | None = None
+    """Number of the record that the cancellation follows from, if the plan decided it: the end of another task."""
 
     @property
     def actor(self) -> str:
