@@ -165,10 +165,9 @@ class AgentConnection(Connection):
         """Report that the agent is ready for the prompt of the launch with number *incarnation*."""
         self._incarnation = incarnation
         self._assigned = True
-        session = self.registry.entities.get(self.session.session_id)
-        if session is not None:
-            started = SessionStarted(seq=session.data.session_seq, incarnation=incarnation, agent_id=self.agent_id)
-            self._send(self.session.session_id, started)
+        seq = self.session.data.session_seq
+        started = SessionStarted(seq=seq, incarnation=incarnation, agent_id=self.agent_id)
+        self._send(self.session.session_id, started)
 
     def _report_not_started(self, verdict: Verdict) -> None:
         """Report that the agent could not become ready: the session launches another one, or, after a permanent error,
@@ -196,7 +195,7 @@ class AgentConnection(Connection):
         self._delegations.clear()
         self._causes.clear()
         self._numbers = 0
-        self.session.text = self.session.said
+        self.session.answer.text = self.session.answer.said
         if self.session.monitor is not None:
             self.session.monitor.turn_began()
         if self._phase is ConnectionPhase.OVER or self._killed.is_set():
@@ -259,7 +258,7 @@ class AgentConnection(Connection):
             intent=self._intent,
             problem=problem,
             http_status=http_status,
-            text=self.session.text,
+            text=self.session.answer.text,
             reports=self.session.profile.reports,
             last_words=last_words,
         )
@@ -267,7 +266,7 @@ class AgentConnection(Connection):
             verdict = self.session.monitor.model.judge(verdict)
         self._succeeded = verdict.exit is Exit.SUCCESS
         if self._succeeded:
-            self.session.said = self.session.text
+            self.session.answer.said = self.session.answer.text
             self._send(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._send(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))

@@ -189,7 +189,7 @@ class PermissionRequests:
         """Send an answer that was recorded to the agent, unless the request is no longer open."""
         request = self._open.pop(request_id, None)
         if request is not None:
-            self._session.progressed = True
+            self._session.note_progress()
             kind = dict(request.asked.options).get(option or "", "")
             # A rule has looked at the title, which the agent chooses: only a human's permission covers more.
             if kind.startswith("allow") and request.by_human and request_id not in self._services:
@@ -322,7 +322,7 @@ class Terminals:
 
     async def _pass_output(self, terminal_id: str, tool_id: str, receive: Callable[[], Awaitable[bytes]]) -> None:
         while data := await receive():
-            self._session.progressed = True
+            self._session.note_progress()
             self._agent_io.put(self._codec.terminal_output(terminal_id, data))
             self._session.write_transcript(tool_id.rpartition(":")[2], data.decode(errors="replace"))
 

@@ -152,6 +152,8 @@ class Monitor(Protocol):
 
     scope: BudgetScope | None
     patience: StallProfileName
+    progressed: bool
+    """True if the agent has made progress since the monitor last checked."""
 
     @property
     def model(self) -> ModelMonitor: ...

@@ -90,6 +90,37 @@ class AssignedTask(NamedTuple):
     state_dir: str
 
 
+class AnswerText:
+    """Text with which the agent answers the present request, over all turns of the request that have succeeded."""
+
+    __slots__ = ("before", "exception", "request_id", "said", "text")
+
+    def __init__(self) -> None:
+        self.request_id: str | None = None
+        self.text = ""
+        """Text of the turns that have succeeded, and of the present turn."""
+        self.said = ""
+        """Text of the turns that have succeeded."""
+        self.before = ""
+        """Beginning of ``text`` that was said before the agent was asked to go on."""
+        self.exception: BaseException | None = None
+        """Exception that an in-process agent raised after its last prompt."""
+
+    def begin_prompt(self, request_id: str | None, *, goes_on: bool) -> None:
+        """Begin another prompt for the request *request_id*; the text of an earlier request is dropped."""
+        self.said = self.said if request_id == self.request_id else ""
+        self.before = self.said if goes_on else ""
+        self.request_id, self.exception = request_id, None
+
+    def append(self, text: str) -> None:
+        """Append *text* to the text of this turn, of which only the end is stored."""
+        self.text = (self.text + text)[-TEXT_MAX:]
+
+    def to(self, request_id: str) -> tuple[str, BaseException | None]:
+        """Return the text, and the exception, of the answer to the request *request_id*."""
+        return (self.text, self.exception) if self.request_id == request_id else ("", None)
+
+
 class SessionPhase(IntEnum):
     """Phase of a live session. A session only moves to later phases; a session that is removed may skip phases."""
 
@@ -126,7 +157,6 @@ class LiveSession(Entity):
             SESSION_KIND, data.id, None if parent is None else parent.id, state, data, registry.journal_writer
         )
         self.registry = registry
-        self.session_id = data.id
         self.parent = parent
         contained = parent is not None and mode is CancelMode.WAIT_COMPLETED
         self.root_id: str = parent.root_id if parent is not None and contained else data.id
@@ -149,8 +179,6 @@ class LiveSession(Entity):
         self.assigned_task: AssignedTask | None = None
         self.connection: Connection | None = None
         self.monitor: Monitor | None = None
-        self.progressed = False
-        """True if the agent has made progress since the monitor last checked."""
         self.launches = 0
         self.requests = 0
         self.resume_id: str | None = None
@@ -172,12 +200,6 @@ class LiveSession(Entity):
         it."""
         self.stop_request: AbortRequest | None = None
         """Request to stop, into which all such requests were merged."""
-        self.prompted = 0
-        """Incarnation that received its prompt last: a failure after the prompt is a crash, not a failed launch."""
-        self.errors_charged = 0
-        """Errors of the session, in all, that were charged to the retry budget of its plan, or need not be."""
-        self.crashes: tuple[float, ...] = ()
-        """Times of crashes within the restart window (journal clock)."""
         self.kill_at_once = False
         self.first_prompt_sent = OneShotEvent()
         self.report: TerminationReport | None = None
@@ -185,21 +207,22 @@ class LiveSession(Entity):
         self.exiting: dict[str, tuple[int, ...]] = {}
         """Killed processes that run no code any more and that the session waits for, since the kernel is still ending
         them: their pids, by the agent or tool call that they belong to."""
-        self.text = ""
-        self.answered = ""
-        """Beginning of ``text`` that was said before the agent was asked to go on: it answers a message, not the
-        request (rule 49)."""
-        self.text_of: str | None = None
-        """Id of the request that ``text`` belongs to."""
-        self.said = ""
-        """Text that the agent wrote for that request, in turns that succeeded."""
-        self.exception: BaseException | None = None
-        """Exception that an in-process agent raised after its last prompt."""
+        self.answer = AnswerText()
         self.busy = 0
         """Number of tasks that work for the session, plus the number of its children that have not finished."""
         self.unrecorded = 0
         """Number of entities below the session whose last records must come before the session's last record."""
         self._rest: OneShotEvent | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self.id
+
+    @property
+    def answered(self) -> str:
+        """Beginning of the answer's text that was said before the agent was asked to go on: it answers a message, not
+        the request (rule 49)."""
+        return self.answer.before
 
     @property
     def variables(self) -> dict[str, str]:
@@ -442,11 +465,12 @@ class LiveSession(Entity):
         """Write *text*, which comes from *source*, into the transcript."""
         self.transcript.write(source, text, at=self.registry.journal_writer.clock.wall.time())
 
+    def note_progress(self) -> None:
+        """Report to the monitor, if there is one, that the agent has made progress."""
+        if self.monitor is not None:
+            self.monitor.progressed = True
+
     def report_progress(self) -> None:
         """Report output of the agent, before its meaning is known, to the monitor, if there is one."""
         if self.monitor is not None:
             self.monitor.report_progress()
-
-    def append_text(self, text: str) -> None:
-        """Append *text* to the agent's text of this turn, of which only the end is stored."""
-        self.text = (self.text + text)[-TEXT_MAX:]

@@ -14,7 +14,8 @@ A line of agent output passes these stations, in one direction:
 * A turn ends when the codec reports its end, or when the process has exited and the output was read to the end. The
   output comes first: an agent may report "done" and exit at once, and has then succeeded.
 * Between an agent's report and the end of the turn late messages are waited for (``agent_io.ReportedEnd``): they
-  belong to the turn. A program that serves one prompt, has reported its result and does not exit is ended; its result counts.
+  belong to the turn. A program that serves one prompt, has reported its result and does not exit is ended; its
+  result counts.
 * A terminated call, or an interrupted turn with an open call, gets a result only after the processes of these calls
   were killed or named (``sessions.tool_calls``).
 """
@@ -367,7 +368,7 @@ class ProcessConnection(AgentConnection):
             terminate_s = 0.0 if quirks.needs_kill else ladder.terminate_s
             # The session's deadline for a launch must not end the wait for descriptors, since that would be charged as
             # a failure; after the wait the session waits by its own backoff.
-            limits = self.registry.entity(self.session.session_id).data.limits
+            limits = self.session.data.limits
             patience_s = min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
             async with self._host.spawn(
                 self._launch,
@@ -528,7 +529,7 @@ class ProcessConnection(AgentConnection):
         if self.turn_id is not None and self.session.monitor is not None:
             self.session.monitor.model.observe(out)
             if self._intent is None and is_work:
-                self.session.progressed = True
+                self.session.note_progress()
         match out:
             case Ready():
                 await self._on_ready(out)
@@ -542,7 +543,7 @@ class ProcessConnection(AgentConnection):
                     )
             case Text(kind, text):
                 if kind == "message":
-                    self.session.append_text(text)
+                    self.session.answer.append(text)
                 self.session.write_transcript(kind, text)
             case ToolOpened(call_id, title, tool_kind, parent):
                 if self.turn_id is not None and (why := self._too_many_calls()):
@@ -574,7 +575,7 @@ class ProcessConnection(AgentConnection):
             case CallNotEnded(call_id, why):
                 self._terminations.give_up(call_id, why)
             case TurnEnding():
-                settle_s = self.registry.entity(self.session.session_id).data.limits.settle_s
+                settle_s = self.session.data.limits.settle_s
                 self._reported_end.begin(quiet_s=settle_s if self._codec.one_shot else QUIET_S, within_s=settle_s)
             case TurnEnded():
                 await self._on_turn_ended(out)

@@ -257,7 +257,7 @@ class Recovery:
 
     def _turn_of(self, session: LiveSession) -> Entity | None:
         """Return the turn of the session's last prompt, if that turn is alive."""
-        return self._registry.entities.get(self._registry.entity(session.session_id).data.turn_id)
+        return self._registry.entities.get(session.data.turn_id)
 
     # ------------------------------------------------------------------ pending effects
     def _happens_again(self, one: RecoveredEffect) -> bool:
@@ -346,7 +346,7 @@ class Recovery:
 
     def _end(self, session: SessionEntity) -> None:
         """Continue a termination that was under way; the time that has passed since its begin counts."""
-        data, past = self._registry.entity(session.session_id).data, self._pasts[session.session_id]
+        data, past = session.data, self._pasts[session.session_id]
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + session.policy.ladder.total_s
         session.stop_request = AbortRequest(
@@ -422,7 +422,7 @@ class Recovery:
         bounds. A turn that is opened now is monitored from its first event on, and not here."""
         if session.monitor is None or session.is_stopping or not self._goes_on(session.session_id):
             return
-        turn_id = self._registry.entity(session.session_id).data.turn_id
+        turn_id = session.data.turn_id
         if self._unbegun(session) is not None and turn_id in self._registry.entities and turn_id not in self._opening:
             session.monitor.turn_opened(turn_id)
 
@@ -431,7 +431,7 @@ class Recovery:
         turn."""
         match self._states[session.session_id]:
             case Session.INITIALIZING | Session.SESSION_COMPLETE:
-                turn_id = self._registry.entity(session.session_id).data.turn_id
+                turn_id = session.data.turn_id
                 return PrepareWorktree() if self._waits_for_worktree(turn_id) else None
             case Session.BUILDING_PROMPT:
                 return BuildPrompt()
@@ -487,18 +487,18 @@ class Recovery:
         elif not self._waits(session, turn):
             self._send(turn.id, TaskFailed(verdict=LOSS))
 
-    def _recall_failure(self, session: LiveSession, turn: Entity) -> None:
+    def _recall_failure(self, session: SessionEntity, turn: Entity) -> None:
         """Count a turn that failed on its own, and that its session has not processed yet, as a failure of the
         session's agent."""
-        data, verdict = self._registry.entity(session.session_id).data, turn.data.verdict
+        data, verdict = session.data, turn.data.verdict
         mine = data.turn_id == turn.id and self._states[session.session_id] is Session.RUNNING
         if mine and verdict is not None and verdict.transition_reason != TransitionReason.ORPHAN_RECOVERED:
-            session.prompted = data.incarnation
+            session.failures.prompted = data.incarnation
 
     def _waits(self, session: LiveSession, turn: Entity) -> bool:
         """Return whether the turn has no agent yet, and its session will start an agent, or report that the start has
         failed."""
-        data = self._registry.entity(session.session_id).data
+        data = session.data
         if data.turn_id != turn.id or data.current is None:
             return False
         state = self._states[session.session_id]

@@ -53,7 +53,7 @@ from supervisor.lifecycles.events import (
     TaskClaimed,
     WorktreeReady,
 )
-from supervisor.lifecycles.session import Message, Request, Session
+from supervisor.lifecycles.session import Message, Request, Session, SessionData
 from supervisor.lifecycles.turn import TurnData
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Verdict
 from supervisor.policies.turn_outcome import aborted_verdict, build_prompt
@@ -73,6 +73,33 @@ DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, TerminateSessi
 _log = get_logger()
 
 
+class FailureCount:
+    """Failures of a session's agents that count towards the restart limit, and those that were charged to the plan."""
+
+    __slots__ = ("charged", "crashes", "prompted")
+
+    def __init__(self) -> None:
+        self.prompted = 0
+        """Incarnation that received its prompt last: a failure after the prompt is a crash, not a failed launch."""
+        self.charged = 0
+        """Errors of the session, in all, that were charged to the retry budget of its plan, or need not be."""
+        self.crashes: tuple[float, ...] = ()
+        """Times of crashes within the restart window (journal clock)."""
+
+    def add(self, data: SessionData, at_s: float) -> tuple[bool, bool]:
+        """Count the failure that the session with *data* had at *at_s* (journal clock). Return whether it is an error
+        that was not charged yet, and whether it is one of a launch."""
+        period_s = data.limits.restarts_within_s
+        self.crashes = tuple(at for at in self.crashes if at_s - at <= period_s)
+        is_charged = data.total_errors > self.charged
+        is_launch = is_charged and data.incarnation != self.prompted
+        self.charged = data.total_errors
+        if data.incarnation == self.prompted and not data.spent:
+            self.crashes = add_restart(self.crashes, at_s, period_s)
+            self.prompted = 0
+        return is_charged, is_launch
+
+
 class SessionEntity(LiveSession):
     """Entity of one session. The arguments after *services* are those of :class:`LiveSession`."""
 
@@ -80,6 +107,7 @@ class SessionEntity(LiveSession):
         super().__init__(services.registry, *args, **more)
         self._services = services
         self._termination: SessionTermination | None = None
+        self.failures = FailureCount()
 
     def perform(self, effect: Effect, cause: Cause) -> None:
         # A request that only shortens a termination is not its cause.
@@ -141,21 +169,14 @@ class SessionEntity(LiveSession):
         the disk may have taken long.
         """
         data = self.data
-        intensity = Intensity(data.limits.restarts_max, data.limits.restarts_within_s)
-        self.crashes = tuple(at for at in self.crashes if self.since_s - at <= intensity.period_s)
-        is_charged = data.total_errors > self.errors_charged
-        is_launch = is_charged and data.incarnation != self.prompted
-        self.errors_charged = data.total_errors
+        is_charged, is_launch = self.failures.add(data, self.since_s)
         if self.monitor is not None:
             self.monitor.start_request()  # what the next launch repeats is no repetition of the agent
-        if data.incarnation == self.prompted and not data.spent:
-            self.crashes = add_restart(self.crashes, self.since_s, intensity.period_s)
-            self.prompted = 0
         if self._services.last_requests is not None:
             stop = OperatorStop(reason=f"no further try while draining: {data.last_error}", outcome="failed")
             self.request_stop(stop, cause=cause)
-        elif intensity.exceeded(self.crashes):
-            counted = f"{len(self.crashes)} failures within {intensity.period_s:g} s"
+        elif Intensity(data.limits.restarts_max, data.limits.restarts_within_s).exceeded(self.failures.crashes):
+            counted = f"{len(self.failures.crashes)} failures within {data.limits.restarts_within_s:g} s"
             message = f"restart limit exceeded ({counted}): {data.last_error}"
             self.registry.send(self.id, FatalError(message=message), cause=cause)
         elif why := self._charge_retry(data.last_error, is_launch=is_launch, is_charged=is_charged and not data.spent):
@@ -286,12 +307,11 @@ class SessionEntity(LiveSession):
 
     def _send_prompt(self, effect: SendPrompt) -> None:
         if self.connection is not None:
-            self.prompted = effect.incarnation
+            self.failures.prompted = effect.incarnation
             current = self.data.current
-            asked = current.id if current is not None else None
-            self.said = self.said if asked == self.text_of else ""
-            self.answered = self.said if current is not None and current.goes_on else ""
-            self.text_of, self.exception = asked, None
+            self.answer.begin_prompt(
+                current.id if current is not None else None, goes_on=current is not None and current.goes_on
+            )
             self.first_prompt_sent.set()
             self.connection.start_turn(effect.turn_id, effect.incarnation, effect.prompt)
 
@@ -302,7 +322,7 @@ class SessionEntity(LiveSession):
             self.connection.steer(effect.message_id, effect.incarnation, build_prompt("", [message]))
 
     def _reply(self, effect: ReplyToRequest, cause: Cause) -> None:
-        text, exception = (self.text, self.exception) if self.text_of == effect.request_id else ("", None)
+        text, exception = self.answer.to(effect.request_id)
         outcome = Outcome(effect.outcome, effect.error, text, cause.seq, effect.how, exception)
         self._services.reply(effect.request_id, outcome)
 

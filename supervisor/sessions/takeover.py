@@ -99,7 +99,8 @@ class Takeover:
         profile = takeover_policy.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
         policy = past.policy or (above.policy if above is not None else takeover_policy.settings.abort_policy)
         session = self._factory.admit(data, Session(read.state), above, profile, policy, past.started_by, past.mode)
-        session.requests, session.crashes, session.errors_charged = past.requests, past.crashes, data.total_errors
+        session.requests = past.requests
+        session.failures.crashes, session.failures.charged = past.crashes, data.total_errors
         session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec
         session.continue_log(row)
         session.since_s = past.entered_s
