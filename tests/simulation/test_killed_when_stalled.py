@@ -21,7 +21,7 @@ from supervisor.ports import Append
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions import takeover
 from supervisor.sessions.inprocess import AgentTurn
-from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.live_session import LiveSession
 from supervisor.simulation.world import World
 from supervisor.work import plugin_policies
 from supervisor.work.plan_run import PlanRun
@@ -164,13 +164,13 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the first supervisor is killed before the session has received the request to end, the second supervisor ends
     the session for the same reason, and the task is closed, although the second supervisor is killed as well."""
-    end, heard = SessionRegistry.request_stop, list[str]()
+    end, heard = LiveSession.request_stop, list[str]()
 
-    def unheard(tree: SessionRegistry, session_id: str, stop: OperatorStop, **more: Any) -> MergeOutcome:
+    def unheard(session: LiveSession, stop: OperatorStop, **more: Any) -> MergeOutcome:
         heard.append(str(stop.abort_reason))
-        return MergeOutcome.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
+        return MergeOutcome.BEGAN if len(heard) == 1 else end(session, stop, **more)
 
-    monkeypatch.setattr(SessionRegistry, "request_stop", unheard)
+    monkeypatch.setattr(LiveSession, "request_stop", unheard)
     found, tries = killed("AbortRecord", "Ended")
 
     assert heard[0] == "timeout"
