@@ -1,4 +1,5 @@
-"""Read-only access to a journal, for the command line: while a supervisor writes, and after it has ended.
+"""Read-only access to one file of a journal: while a supervisor writes, and after it has ended. ``history`` reads a
+journal together with its archives.
 
 The connection holds no transaction between two queries, so it never delays a supervisor; each page of a result is
 consistent (and all pages together are consistent inside ``read_transaction``). The write-ahead log of a killed
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import apsw
 
@@ -22,25 +23,15 @@ from supervisor.journal.schema import (
     read_entities,
     read_events,
     read_last_seq,
-    read_meta,
     read_named,
     translate_errors,
 )
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import EntityRow, JournalError
+from supervisor.ports import Damage, EntityRow, JournalError
 
 _PAGE: Final = 1_000
 _BUSY_MS: Final = 5_000
 _ELSEWHERE: Final = "SELECT coalesce(sum(last_seq - max(first_seq - 1, ?1)), 0) FROM gaps WHERE last_seq > ?1"
-
-
-class Damage(NamedTuple):
-    """Damage of a journal: the first record that differs from its hash, an entity that differs from the hash in its
-    last record, and the message of the check (*problem*), which may concern neither."""
-
-    seq: int | None
-    entity_id: str | None
-    problem: str
 
 
 class JournalReader:
@@ -63,12 +54,6 @@ class JournalReader:
         except BaseException:
             self._db.close()
             raise
-
-    @property
-    def generation(self) -> int:
-        """The number of supervisors that have owned this journal."""
-        with translate_errors(self._path):
-            return read_meta(self._db, "generation")
 
     @property
     def last_seq(self) -> int:

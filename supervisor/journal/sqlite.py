@@ -32,10 +32,11 @@ import anyio.to_thread
 from actors.waiting import to_the_end
 from supervisor.journal.archive import WRITING, compact_pieces
 from supervisor.journal.database import Database, open_database
+from supervisor.journal.history import History
 from supervisor.journal.possession import Possession
 from supervisor.journal.schema import read_entities, read_events, read_ids, translate_errors
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
+from supervisor.ports import Append, Compacted, EntityRow, FollowRecords, JournalError, Reader, Retention
 from supervisor.ports.logs import get_logger
 
 _T = TypeVar("_T")
@@ -115,6 +116,9 @@ class SqliteJournal:
 
     async def ids(self) -> set[str]:
         return await self._run(lambda database: read_ids(database.db))
+
+    def reader(self, follow: FollowRecords) -> AbstractContextManager[Reader]:
+        return History(self._path, follow=follow)
 
     async def compact(
         self,

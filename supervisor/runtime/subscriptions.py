@@ -94,6 +94,13 @@ class Subscriptions:
             del self._waiting[send]
             receive.close()
 
+    async def follow(self, entity_id: str | None = None, after_seq: int = 0) -> AsyncGenerator[LifecycleEvent, None]:
+        """Yield the records after *after_seq*, and those to come (``supervisor.ports.Reader.follow``)."""
+        async with self.open(after_seq) as records:
+            async for record in records:
+                if entity_id in (None, record.entity_id):
+                    yield record
+
     async def _records(
         self, after_seq: int | None, send: Sender, receive: MemoryObjectReceiveStream[tuple[int, LifecycleEvent]]
     ) -> AsyncGenerator[LifecycleEvent, None]:
