@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from supervisor.host.services import ServiceFailed
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.lifecycles.types import (
+        BEGINNING,
         AbortPolicy,
         AbortReason,
         AbortScope,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
         DeliveryPoint,
         InvalidArgument,
         LifecycleEvent,
+        RecordId,
         StageBudgets,
         TransitionReason,
         UnknownValue,
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "BEGINNING",
     "AbortPlan",
     "AbortPolicy",
     "AbortReason",
@@ -179,6 +182,7 @@ __all__ = [
     "Quirks",
     "Reader",
     "Receipt",
+    "RecordId",
     "RecoveryConfig",
     "Refused",
     "Retention",
@@ -232,8 +236,8 @@ _NAMES = {
     "supervisor.host.services": "ServiceFailed",
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
-        "AbortPolicy AbortReason AbortScope CancelMode DeliveryPoint InvalidArgument LifecycleEvent StageBudgets "
-        "TransitionReason UnknownValue"
+        "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint InvalidArgument LifecycleEvent RecordId "
+        "StageBudgets TransitionReason UnknownValue"
     ),
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "

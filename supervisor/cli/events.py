@@ -17,7 +17,7 @@ from supervisor.cli.options import examples, json_option, say, state_dir_option,
 from supervisor.cli.rendering import event_line, json_line
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.lifecycles.turn import split_call
-from supervisor.lifecycles.types import INTEGER_MAX, LifecycleEvent
+from supervisor.lifecycles.types import INTEGER_MAX, LifecycleEvent, RecordId
 from supervisor.ports import Reader
 
 
@@ -33,7 +33,7 @@ def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_
     """ID is the id of a session, turn, agent, task or tool call."""
     with open_journal(state_dir) as (_, reader):
         records = _Records(reader, entity_id, as_json=as_json)
-        last = records.read(after=after, follow=follow)
+        last = records.read(after=RecordId(after), follow=follow)
         if follow:
             import anyio  # here, since an event loop is needed only to follow
 
@@ -51,7 +51,7 @@ class _Records:
             self._entity, self._call = split_call(entity_id)
         self._calls = ToolCallIndex()
 
-    def read(self, *, after: int, follow: bool) -> int:
+    def read(self, *, after: RecordId, follow: bool) -> RecordId:
         """Print the journal's records after number *after*; return the number of the last record.
 
         Raises:
@@ -83,7 +83,7 @@ class _Records:
         if row is None or (self._call is not None and self._id not in tool_calls(row)):
             raise unknown_id(self._reader, self._id)
 
-    async def follow(self, after: int, state_dir: Path) -> None:
+    async def follow(self, after: RecordId, state_dir: Path) -> None:
         """Print records as they happen until the supervisor ends; return at once if none runs."""
         from supervisor.control.client import ReplyLost
 
@@ -95,7 +95,7 @@ class _Records:
             words = "was killed; `supervisor run PLAN.yaml` there continues an interrupted plan"
             warn(f"the supervisor on {state_dir} {words}")
 
-    def _show(self, event: LifecycleEvent, after: int) -> None:
+    def _show(self, event: LifecycleEvent, after: RecordId) -> None:
         label = self._calls.label(event)
         about_it = self._call is None or self._calls.take(event) == self._call
         if about_it and event.seq > after:

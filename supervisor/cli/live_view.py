@@ -39,7 +39,7 @@ from supervisor.cli.rendering import json_line
 from supervisor.cli.results import results_json, results_text
 from supervisor.cli.run_table import RunTable, fit
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow, JournalUnavailable, Reader
 from supervisor.ports.outages import Outage
@@ -288,7 +288,7 @@ class Reporter:
     After the reader of standard output has gone away the run continues without output, and the log continues.
     """
 
-    def __init__(self, *, after: int, log: Callable[[LifecycleEvent], None] | None = None) -> None:
+    def __init__(self, *, after: RecordId, log: Callable[[LifecycleEvent], None] | None = None) -> None:
         self.last, self._log = after, log
         self._lock = threading.RLock()
         self._view: RunView | None = None
@@ -399,6 +399,6 @@ class Reporter:
             rows = self._reader.entities(ids=list(self._changed)) if self._changed else []
             if any(row.kind == Kind.WORKSTREAM and row.born_seq <= self._begin for row in rows):
                 # The run continues the workstream of an earlier run: the tasks without new records belong to it too.
-                rows, self._begin = self._reader.entities(), 0
+                rows, self._begin = self._reader.entities(), BEGINNING
             self._changed.clear()
         return events, rows

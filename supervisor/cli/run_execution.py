@@ -27,6 +27,7 @@ from supervisor.embedding.journals import read_state
 from supervisor.embedding.runtime import close_sessions, open_in, reconfigure
 from supervisor.host.api import Supervisor
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans import BadPlan, Plan
 from supervisor.plans.earlier_runs import continued, resumed_ids
 from supervisor.ports import EntityRow, JournalError
@@ -145,12 +146,12 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
         raise BadInput(f"--resume: {words}; run it without --resume")
 
 
-def _earlier_runs(state: StateDir) -> tuple[int, list[EntityRow]]:
+def _earlier_runs(state: StateDir) -> tuple[RecordId, list[EntityRow]]:
     """Return the number of the last record of earlier runs, and the entities of these runs; none if there is no
     journal."""
     # Path.exists() raises an error where the name cannot be; opening the journal says why.
     if not os.path.exists(state.journal):
-        return 0, []
+        return BEGINNING, []
     with read_state(state) as reader:
         return reader.last_seq, reader.entities()
 

@@ -19,7 +19,7 @@ from supervisor.journal.archive import compact_database
 from supervisor.journal.database import open_database
 from supervisor.journal.history import History, check_file
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.policies.argument_checks import check_types
 from supervisor.ports import Compacted, CompactionFailed, FileCheck, JournalError, Reader, Retention
 
@@ -52,7 +52,7 @@ def read_state(state: StateDir) -> History:
 
 
 async def _follow(
-    state: StateDir, entity_id: str | None = None, after_seq: int = 0
+    state: StateDir, entity_id: str | None = None, after_seq: RecordId = BEGINNING
 ) -> AsyncGenerator[LifecycleEvent, None]:
     """Receive records from the running supervisor, past ones first; without a supervisor, only read these.
 

@@ -16,7 +16,7 @@ from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.factories import clean_env
 from supervisor.host.services import ServiceFailed
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent, RecordId
 from supervisor.plans import Settings
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.argument_checks import check_items, check_text, check_type, check_types
@@ -289,7 +289,7 @@ class Supervisor:
         return inspect(self.core.registry, entity_id)
 
     def subscribe(
-        self, after_seq: int | None = None
+        self, after_seq: RecordId | None = None
     ) -> AbstractAsyncContextManager[AsyncGenerator[LifecycleEvent, None]]:
         """Subscribe to durable records; with *after_seq*, past records with a higher number come first.
 

@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.journal.archive import digest_of
 from supervisor.journal.reader import JournalReader
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import (
     Damage,
     EntityRow,
@@ -80,14 +80,14 @@ class History:
         return self._live.gaps > 0 and not self._live.archives()
 
     @property
-    def last_seq(self) -> int:
+    def last_seq(self) -> RecordId:
         return self._live.last_seq
 
-    def archived_records(self, after_seq: int = 0) -> int:
+    def archived_records(self, after_seq: RecordId = BEGINNING) -> int:
         return self._live.records_in_gaps(after_seq)
 
     def events(
-        self, entity_id: str | None = None, after_seq: int = 0, *, archived: bool = False
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING, *, archived: bool = False
     ) -> Iterator[LifecycleEvent]:
         if not archived:
             yield from self._live.events(entity_id, after_seq)
@@ -118,7 +118,9 @@ class History:
             found = next((row for one in self._readers() if (row := one.entity(entity_id)) is not None), None)
         return found
 
-    async def follow(self, entity_id: str | None = None, after_seq: int = 0) -> AsyncGenerator[LifecycleEvent, None]:
+    async def follow(
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING
+    ) -> AsyncGenerator[LifecycleEvent, None]:
         if self._follow is None:
             for event in self.events(entity_id, after_seq):
                 yield event
@@ -181,7 +183,7 @@ def check_file(path: Path) -> FileCheck:
                 file=str(path),
                 records=checksums.records,
                 entities=checksums.entities,
-                last_seq=checksums.seq,
+                last_seq=RecordId(checksums.seq),
                 gaps=reader.gaps,
             )
     except JournalError as error:

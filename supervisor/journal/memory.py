@@ -15,7 +15,7 @@ import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from supervisor.journal.schema import DERIVED_ID_KINDS, apply_batch, check_generation
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import Append, EntityRow, FollowRecords, JournalError, Reader
 
 _encode = msgspec.json.Encoder().encode
@@ -26,10 +26,10 @@ class _Log:
     """Records in order, with access by their numbers."""
 
     def __init__(self) -> None:
-        self.seqs: list[int] = []
+        self.seqs: list[RecordId] = []
         self.records: list[bytes] = []
 
-    def after(self, seq: int, limit: int | None = None) -> list[LifecycleEvent]:
+    def after(self, seq: RecordId, limit: int | None = None) -> list[LifecycleEvent]:
         start = bisect_right(self.seqs, seq)
         return [_decode(record) for record in self.records[start : None if limit is None else start + limit]]
 
@@ -46,8 +46,8 @@ class MemoryStore:
         self.owed: dict[str, tuple[str, str, bytes]] = {}
 
     @property
-    def last_seq(self) -> int:
-        return self.log.seqs[-1] if self.log.seqs else 0
+    def last_seq(self) -> RecordId:
+        return self.log.seqs[-1] if self.log.seqs else BEGINNING
 
     def log_of(self, entity_id: str | None) -> _Log:
         """Return the log of one entity, or of all."""
@@ -101,11 +101,11 @@ class _MemoryReader:
         self._store, self.follow = store, follow
 
     @property
-    def last_seq(self) -> int:
+    def last_seq(self) -> RecordId:
         return self._store.last_seq
 
     def events(
-        self, entity_id: str | None = None, after_seq: int = 0, *, archived: bool = False
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING, *, archived: bool = False
     ) -> Iterator[LifecycleEvent]:
         return iter(self._store.log_of(entity_id).after(after_seq))
 
@@ -120,7 +120,7 @@ class _MemoryReader:
     def entity(self, entity_id: str) -> EntityRow | None:
         return self._store.entities.get(entity_id)
 
-    def archived_records(self, after_seq: int = 0) -> int:
+    def archived_records(self, after_seq: RecordId = BEGINNING) -> int:
         return 0
 
 
@@ -134,7 +134,7 @@ class MemoryJournal:
         self._closed = False
 
     @property
-    def last_seq(self) -> int:
+    def last_seq(self) -> RecordId:
         return self._store.last_seq
 
     async def append(self, batch: Sequence[Append]) -> None:
@@ -144,7 +144,7 @@ class MemoryJournal:
     async def check(self) -> None:
         """Do nothing: memory cannot be deleted or replaced."""
 
-    async def recover(self) -> int:
+    async def recover(self) -> RecordId:
         store = self._writable()
         await cancel_shielded_checkpoint()
         return store.last_seq
@@ -158,7 +158,7 @@ class MemoryJournal:
         return list(self._reading().owed.values())
 
     async def events(
-        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+        self, *, entity_id: str | None = None, after_seq: RecordId = BEGINNING, limit: int = 10_000
     ) -> list[LifecycleEvent]:
         return self._reading().log_of(entity_id).after(after_seq, limit)
 

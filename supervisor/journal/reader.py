@@ -26,7 +26,7 @@ from supervisor.journal.schema import (
     read_named,
     translate_errors,
 )
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import Damage, EntityRow, JournalError
 
 _PAGE: Final = 1_000
@@ -56,7 +56,7 @@ class JournalReader:
             raise
 
     @property
-    def last_seq(self) -> int:
+    def last_seq(self) -> RecordId:
         with translate_errors(self._path):
             return read_last_seq(self._db)
 
@@ -66,7 +66,7 @@ class JournalReader:
         with translate_errors(self._path):
             return int(self._db.execute("SELECT count(*) FROM gaps").get)
 
-    def records_in_gaps(self, after_seq: int = 0) -> int:
+    def records_in_gaps(self, after_seq: RecordId = BEGINNING) -> int:
         """Return the number of records after *after_seq* that are in archives."""
         with translate_errors(self._path):
             return int(self._db.execute(_ELSEWHERE, (after_seq,)).get)
@@ -76,13 +76,13 @@ class JournalReader:
         with translate_errors(self._path):
             return dict(self._db.execute("SELECT file, digest FROM archives ORDER BY number"))
 
-    def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
+    def events(self, entity_id: str | None = None, after_seq: RecordId = BEGINNING) -> Iterator[LifecycleEvent]:
         """Yield the records after *after_seq* in order, only those of *entity_id* if that is given."""
         while page := self._page(entity_id, after_seq):
             yield from page
             after_seq = page[-1].seq
 
-    def _page(self, entity_id: str | None, after_seq: int) -> list[LifecycleEvent]:
+    def _page(self, entity_id: str | None, after_seq: RecordId) -> list[LifecycleEvent]:
         with translate_errors(self._path):
             return read_events(self._db, entity_id, after_seq, _PAGE)
 
@@ -112,7 +112,8 @@ class JournalReader:
             try:
                 check_all(self._db)
             except apsw.CorruptError as error:
-                return Damage(check_chain(self._db), check_entities(self._db)[0], str(error))
+                seq = check_chain(self._db)
+                return Damage(None if seq is None else RecordId(seq), check_entities(self._db)[0], str(error))
         return None
 
     def check(self) -> ChecksumState:

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from supervisor.lifecycles.types import InvalidArgument, LifecycleEvent, check_duration
+from supervisor.lifecycles.types import BEGINNING, InvalidArgument, LifecycleEvent, RecordId, check_duration
 from supervisor.ports.reader import EntityRow, FollowRecords, Reader
 
 
@@ -107,7 +107,7 @@ class Journal(Protocol):
         ...
 
     @property
-    def last_seq(self) -> int: ...
+    def last_seq(self) -> RecordId: ...
 
     async def append(self, batch: Sequence[Append]) -> None:
         """Write *batch* in one transaction.
@@ -118,7 +118,7 @@ class Journal(Protocol):
         """
         ...
 
-    async def recover(self) -> int:
+    async def recover(self) -> RecordId:
         """After a failed append, read from the disk which records are durable; return the number of the last durable
         record.
 
@@ -146,7 +146,7 @@ class Journal(Protocol):
         ...
 
     async def events(
-        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+        self, *, entity_id: str | None = None, after_seq: RecordId = BEGINNING, limit: int = 10_000
     ) -> list[LifecycleEvent]: ...
 
     async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:

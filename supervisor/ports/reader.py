@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 
 
 class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -25,7 +25,7 @@ class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     data: bytes
     entity_seq: int
     ended: bool
-    born_seq: int
+    born_seq: RecordId
     born_at: float
     changed_at: float
 
@@ -40,7 +40,9 @@ class FollowRecords(Protocol):
     """Function that yields the records after a number, and those to come, until the journal's owner has ended. Only
     records of the entity *entity_id* if that is given."""
 
-    def __call__(self, entity_id: str | None = None, after_seq: int = 0) -> AsyncGenerator[LifecycleEvent, None]: ...
+    def __call__(
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING
+    ) -> AsyncGenerator[LifecycleEvent, None]: ...
 
 
 class Reader(Protocol):
@@ -58,12 +60,12 @@ class Reader(Protocol):
     """
 
     @property
-    def last_seq(self) -> int:
-        """The number of the last record, 0 in an empty journal."""
+    def last_seq(self) -> RecordId:
+        """The id of the last record; ``BEGINNING`` in an empty journal."""
         ...
 
     def events(
-        self, entity_id: str | None = None, after_seq: int = 0, *, archived: bool = False
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING, *, archived: bool = False
     ) -> Iterator[LifecycleEvent]:
         """Yield the records after *after_seq* in order, only those of *entity_id* if that is given."""
         ...
@@ -83,11 +85,13 @@ class Reader(Protocol):
         """Return the entity with that id; ``None`` if neither the journal nor an archive has it."""
         ...
 
-    def archived_records(self, after_seq: int = 0) -> int:
+    def archived_records(self, after_seq: RecordId = BEGINNING) -> int:
         """Return the number of records after *after_seq* that are in archives only."""
         ...
 
-    def follow(self, entity_id: str | None = None, after_seq: int = 0) -> AsyncGenerator[LifecycleEvent, None]:
+    def follow(
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING
+    ) -> AsyncGenerator[LifecycleEvent, None]:
         """Yield the records after *after_seq* in order, and then those to come, until the journal's owner has ended; at
         once if nobody owns the journal. Only records of *entity_id* if that is given; archives are not read.
 
@@ -102,7 +106,7 @@ class Damage(NamedTuple):
     """Damage of a journal: the first record that differs from its hash, an entity that differs from the hash in its
     last record, and the message of the check (*problem*), which may concern neither."""
 
-    seq: int | None
+    seq: RecordId | None
     entity_id: str | None
     problem: str
 
@@ -114,6 +118,6 @@ class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     records: int = 0
     entities: int = 0
-    last_seq: int = 0
+    last_seq: RecordId = BEGINNING
     gaps: int = 0
     problem: str | None = None
