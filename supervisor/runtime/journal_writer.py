@@ -207,11 +207,11 @@ class JournalWriter:
         await; blocks may be nested. Nothing is rolled back: if the block raises, the records that were made before are
         written.
 
-        Example::
+        Example, of a task that is never found without its run::
 
             with journal_writer.together():
-                registry.apply("run:a", TestsPassed(), cause=cause)
-                registry.apply("job:a", ValidationPassed(), cause=cause)
+                journal_writer.record(task, NewRecord(name="Born", outcome="born", cause=cause))
+                journal_writer.record(run, NewRecord(name="Born", outcome="born", cause=cause))
             await journal_writer.flush()
         """
         before = self._group_start
@@ -248,6 +248,8 @@ class JournalWriter:
             metadata=draft.metadata if draft.metadata is not None else _fields(event),
         )
         exempt, later = self._sorted(subject, draft.effects) if draft.effects else ((), ())
+        # Handed over before anything is performed: an exempt effect may record too, and a record with a higher number
+        # that is written first makes this one unwritable.
         self._hand_over(subject, draft, record, data, later)
         for one in exempt:
             self._perform(one)
@@ -338,6 +340,8 @@ class JournalWriter:
             raise self.error
 
     def _take_acknowledged(self, cause: Cause) -> tuple[str, ...]:
+        # The outcome of an effect and its acknowledgement are one transaction: a kill leaves both or neither, and then
+        # the next supervisor performs the effect again. Other acknowledgements ride along.
         if not self._acknowledged and cause.effect_id is None:
             return ()
         settled, self._acknowledged = self._acknowledged, []
@@ -376,6 +380,8 @@ class JournalWriter:
         """Remove and return the waiting records for the next transaction: as many as fit, and the rest of the last
         record's group."""
         assert self._group_start is None, "a block of `together` awaits"
+        # The rest of a group goes along, however long it is: a kill between two transactions would leave a task closed
+        # while its job still runs.
         end = 1 if failpoint.active("ledger.batch_of_one") else BATCH_MAX
         while end < len(self._pending) and self._pending[end].continues_group:
             end += 1
@@ -389,11 +395,14 @@ class JournalWriter:
             cleaned.set()
 
     async def _commit(self, batch: list[_Pending]) -> bool:
+        # Known to `_give_up` before the first wait: when the journal fails during the append, the callers of this batch
+        # get the error, too, and do not wait for ever.
         appends, self._in_flight = [one.append for one in batch], batch
         try:
             try:
                 await self._journal.append(appends)
             except JournalUnavailable as error:
+                # Never simply appended again: the batch may be on the disk, although the append has failed.
                 self.disk.count_waiting(one.append for one in (*batch, *self._pending))
                 await self.disk.retry_until_durable(error, lambda durable_seq: self._append_rest(appends, durable_seq))
         except JournalError as error:
@@ -431,6 +440,7 @@ class JournalWriter:
         """Publish a durable record, reply to the record's caller, and perform the record's effects. If an effect fails,
         the other effects are performed all the same."""
         record = one.append.record
+        # The effects come last: until here, a kill leaves them in the outbox, and all that anybody has seen is durable.
         self._durable_seq = record.seq
         self._publish(record)
         if one.reply is not None:
@@ -484,6 +494,8 @@ class JournalWriter:
             while self.error is None and not self.clean:
                 self._cleaned = cleaned = self._cleaned or OneShotEvent()
                 await cleaned.wait()
+            # After the last record: its effects are acknowledged only when they were performed. Without this write the
+            # next supervisor would perform them again.
             with suppress(JournalError):  # the owner was told (``failed``)
                 await self.acknowledge_all()
         finally:
@@ -495,6 +507,7 @@ class JournalWriter:
         settled, self._acknowledged = self._acknowledged, []
         try:
             try:
+                # May be repeated: an effect that is settled already stays as it is.
                 await self._journal.settle(settled)
             except JournalUnavailable as error:
                 await self.disk.retry_until_durable(error, lambda durable_seq: self._journal.settle(settled))
