@@ -29,7 +29,7 @@ from actors import ActorStopped, ActorSystem, Context, IllegalTransition, Lane, 
 from actors.machine import Event, Step
 from supervisor.lifecycles.effects import FinalizeEntity, SendEvent, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.policies.abort_request import EXITING_S
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import (
@@ -272,7 +272,7 @@ class EntityRegistry:
             raise NoSuchEntity(entity_id) from error
         return record
 
-    async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
+    async def report(self, entity_id: str, event: Event, *, cause: Cause) -> RecordId | None:
         """Send *event*, wait until its record is durable, and return the record's number; ``None`` if the event was
         refused, or if the entity is gone or does not accept the event."""
         entity = self.entities.get(entity_id)

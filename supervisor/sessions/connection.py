@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.session import Message
-from supervisor.lifecycles.types import Verdict
+from supervisor.lifecycles.types import RecordId, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts, BudgetScope
 from supervisor.policies.call_processes import ProcessSeen
@@ -78,7 +78,7 @@ class Connection(Protocol):
         *reason*."""
         ...
 
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: RecordId | None) -> None:
         """Mark a call whose work the agent runs by itself as aborted: the call then ends with the result of the abort
         whose record has the number *cause_seq*."""
         ...

@@ -37,7 +37,7 @@ from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.entity_types import SESSION_KIND
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session, SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind, Survivors, TerminationStage
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind, RecordId, Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
 from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.policies.access import Rights
@@ -190,12 +190,12 @@ class LiveSession(Entity):
         self.incoming_messages: dict[str, None] = {}
         """Ids of the prompts, and of the messages, that were sent but have not reached the session yet. They count as
         waiting."""
-        self.cause_seq: int | None = None
+        self.cause_seq: RecordId | None = None
         """Number of the record that the agent's present actions follow from: its launch, its prompt, or the request to
         stop."""
         self.phase = SessionPhase.RUNNING
         self._reached: dict[SessionPhase, OneShotEvent] = {}
-        self.stopped_by_seq: int | None = None
+        self.stopped_by_seq: RecordId | None = None
         """Number of the record that requested the session to stop; ``None`` before the request, or if no record made
         it."""
         self.stop_request: AbortRequest | None = None
