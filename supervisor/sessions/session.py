@@ -20,7 +20,6 @@ Example: a record of a session is durable with ``LaunchAgent(incarnation=2)``, a
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from actors import ActorStopped, Context, Intensity, failpoint
 from actors.machine import Effect
@@ -55,9 +54,10 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.session import Message, Request, Session, SessionData
 from supervisor.lifecycles.turn import TurnData
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Verdict
+from supervisor.lifecycles.types import AbortPolicy, AbortReason, CancelMode, Exit, Verdict
 from supervisor.policies.turn_outcome import aborted_verdict, build_prompt
-from supervisor.ports import NO_WORKSPACE, Outcome
+from supervisor.ports import NO_WORKSPACE, Outcome, TranscriptSink
+from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.journal_writer import Cause
@@ -103,8 +103,30 @@ class FailureCount:
 class SessionEntity(LiveSession):
     """Entity of one session. The arguments after *services* are those of :class:`LiveSession`."""
 
-    def __init__(self, services: SessionServices, *args: Any, **more: Any) -> None:
-        super().__init__(services.registry, *args, **more)
+    def __init__(
+        self,
+        services: SessionServices,
+        data: SessionData,
+        *,
+        state: Session,
+        parent: LiveSession | None,
+        profile: AgentProfile,
+        policy: AbortPolicy,
+        started_by: str | None,
+        transcript: TranscriptSink,
+        mode: CancelMode,
+    ) -> None:
+        super().__init__(
+            services.registry,
+            data,
+            state=state,
+            parent=parent,
+            profile=profile,
+            policy=policy,
+            started_by=started_by,
+            transcript=transcript,
+            mode=mode,
+        )
         self._services = services
         self._termination: SessionTermination | None = None
         self.failures = FailureCount()
