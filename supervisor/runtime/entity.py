@@ -16,6 +16,8 @@ State and data of an entity change only here. For each event exactly one record 
   the effect is performed, the effect sets no timer. Timers of a state are cancelled when the entity leaves the state;
   one *lasting* timer (a turn's deadline) continues in later states, and is paused while the journal cannot be written.
 * The reply to a caller is the durable record, so ``receive`` always defers the reply.
+* ``perform`` performs an effect of the entity's table when the effect's record is durable. It neither waits nor steps a
+  table: work that takes time runs in a task of an actor, and every consequence comes back as an event in a mailbox.
 
 Example: a turn in RUNNING receives ``verify_requested``::
 
@@ -37,6 +39,7 @@ from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
 from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
+from supervisor.ports import EntityRow
 from supervisor.ports.logs import get_logger
 from supervisor.ports.outages import Outage
 from supervisor.runtime.journal_writer import Cause, JournalWriter, NewRecord
@@ -134,6 +137,11 @@ class Entity:
         self._deadline: _Deadline | None = None
 
     # ------------------------------------------------------------------ first record, facts
+    def continue_log(self, row: EntityRow) -> None:
+        """Continue the log that an earlier supervisor has begun; *row* is the entity's row in the journal."""
+        self.parent_id, self.entity_seq = row.parent_id, row.entity_seq
+        self.born_seq, self.born_at, self.changed_at = row.born_seq, row.born_at, row.changed_at
+
     def record_birth(self, cause: Cause) -> LifecycleEvent:
         """Append the first record of the entity's log."""
         record = self._record(
@@ -235,17 +243,22 @@ class Entity:
         if call is not None:
             call()
 
-    def reparent(self, parent_id: str | None) -> None:
-        """Change the parent to *parent_id*; the former parent stops waiting for the entity's last record."""
-        self.parent_id = parent_id
-        self._report_last_record()
-
     def release(self) -> None:
         """Report to the waiting parent that no further record of this entity will come."""
         self._report_last_record()
         call, self.on_buried = self.on_buried, None
         if call is not None:
             call()
+
+    def accepts(self, event: Event) -> bool:
+        """Return whether *event* does not come too late to have an effect; otherwise the event is not delivered."""
+        return True
+
+    # ------------------------------------------------------------------ effects
+    def perform(self, effect: Effect, cause: Cause) -> None:
+        """Perform an effect of the entity's table, or start a task that performs it. Entities whose tables have effects
+        of their own override this method; ``EntityRegistry.perform`` performs the effects of every kind of entity."""
+        raise AssertionError(f"nothing performs {type(effect).__name__} of a {self.kind_name}")
 
     def refuse(self, event: Event, cause: Cause, why: str) -> None:
         """Append the record of an event that the table does not allow."""

@@ -3,13 +3,17 @@
 The journal records what happened; the registry holds the entities that can receive messages. Callers can rely on these
 rules:
 
-* ``create_entity``, ``send`` and ``apply`` never await.
+* ``create_entity``, ``add_entity``, ``send``, ``apply`` and ``perform`` never await.
 * While the journal cannot be written, deadlines of entities are paused: an entity that waits for the disk does not time
   out meanwhile.
 * No two entities of a journal share an id (:class:`IdAllocator`).
 
 The registry knows nothing about the kinds of entities. ``supervisor.sessions.registry`` derives from it the registry of
-a supervisor, which adds the sessions and refuses events that come too late for them (``accepts``).
+a supervisor, which adds the sessions.
+
+Every effect with an id is acknowledged when it is performed, so that the next supervisor does not perform it again.
+``SendEvent`` is acknowledged by the record of the event that it sends: if that event is lost with its receiver, the
+next supervisor sends it again.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ import msgspec
 
 from actors import ActorStopped, ActorSystem, Context, IllegalTransition, Lane, Limits
 from actors.machine import Event, Step
+from supervisor.lifecycles.effects import FinalizeEntity, SendEvent, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
 from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.policies.abort_request import EXITING_S
@@ -33,7 +38,7 @@ from supervisor.runtime.entity import (
     Refused,
     weight,
 )
-from supervisor.runtime.journal_writer import Cause, JournalWriter
+from supervisor.runtime.journal_writer import Cause, JournalWriter, PendingEffect
 
 _encode = msgspec.json.Encoder().encode
 
@@ -137,9 +142,17 @@ class EntityRegistry:
             ActorStopped: the parent is stopping; nothing is created below it.
         """
         entity = Entity(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
+        self.add_entity(entity, cause=cause, home=home, contained=contained)
+        return entity
+
+    def add_entity(self, entity: Entity, *, cause: Cause, home: str | None = None, contained: bool = True) -> None:
+        """Add a new entity, and append the first record of its log. The arguments are those of :meth:`create_entity`.
+
+        Raises:
+            ActorStopped: the parent is stopping; the entity is not added.
+        """
         self._spawn(entity, home, contained)
         entity.record_birth(cause)
-        return entity
 
     def _spawn(self, entity: Entity, home: str | None, contained: bool) -> None:
         parent_id = entity.parent_id
@@ -189,17 +202,13 @@ class EntityRegistry:
     def send(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
         """Put *event* into the entity's mailbox; return ``False`` if the entity is gone or does not accept the
         event."""
-        ref = self.system.ref(entity_id)
-        if ref is None or entity_id not in self.entities or not self.accepts(entity_id, event):
+        ref, entity = self.system.ref(entity_id), self.entities.get(entity_id)
+        if ref is None or entity is None or not entity.accepts(event):
             return False
         try:
             ref.tell(event, lane=lane, cause=cause)
         except ActorStopped:
             return False
-        return True
-
-    def accepts(self, entity_id: str, event: Event) -> bool:
-        """Return whether the entity accepts *event*: whether the event does not come too late to have an effect."""
         return True
 
     def apply(self, *moves: tuple[str, Event], cause: Cause) -> LifecycleEvent:
@@ -266,13 +275,47 @@ class EntityRegistry:
     async def report(self, entity_id: str, event: Event, *, cause: Cause) -> RecordId | None:
         """Send *event*, wait until its record is durable, and return the record's number; ``None`` if the event was
         refused, or if the entity is gone or does not accept the event."""
-        if not self.accepts(entity_id, event):
+        entity = self.entities.get(entity_id)
+        if entity is None or not entity.accepts(event):
             return None
         try:
             record = await self.post(entity_id, event, cause=cause, lane=Lane.CONTROL)
         except (NoSuchEntity, Refused):
             return None
         return record.seq
+
+    # ------------------------------------------------------------------ effects
+    def perform(self, pending: PendingEffect) -> None:
+        """Perform one effect, or start a task that performs it, and acknowledge the effect."""
+        entity = self.entities.get(pending.entity_id)
+        if entity is None:
+            return
+        effect, cause = pending.effect, Cause(pending.seq, None, pending.entity_id)
+        if isinstance(effect, SendEvent):
+            if self.forward(effect, cause._replace(effect_id=pending.effect_id)):
+                return
+        elif isinstance(effect, FinalizeEntity):
+            self.remove(pending.entity_id)
+        elif isinstance(effect, StartTimer):
+            if (ctx := self.system.context(entity.id)) is not None:
+                entity.start_timer(ctx, effect, pending.epoch, cause)
+        else:
+            entity.perform(effect, cause)
+        self.journal_writer.acknowledge(pending.effect_id)
+
+    def forward(self, effect: SendEvent, cause: Cause) -> bool:
+        """Send the event of *effect*; return ``False`` if the receiver does not accept the event. The record of the
+        event acknowledges the effect.
+
+        A receiver that has ended may be removed before it reads its mailbox, and would then never acknowledge the
+        effect; no event is sent to it. If the receiver's actor is cancelled with its supervisor, the next supervisor
+        sends the event again.
+        """
+        receiver = self.entities.get(effect.to)
+        if receiver is None or receiver.ended or not receiver.accepts(effect.event):
+            return False
+        self.send(effect.to, effect.event, cause=cause)
+        return True
 
     async def wait_processed(self, entity_id: str) -> None:
         """Wait until the entity has processed every message that was sent to it before, or is gone."""

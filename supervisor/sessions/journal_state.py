@@ -84,8 +84,7 @@ def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
         words = f"the journal's entity {row.id!r} is damaged ({wrong}); restore a copy or use another state directory"
         raise JournalError(words) from None
     entity = Entity(LIFECYCLES[row.kind], row.id, row.parent_id, state, data, journal_writer)
-    entity.entity_seq = row.entity_seq
-    entity.born_seq, entity.born_at, entity.changed_at = row.born_seq, row.born_at, row.changed_at
+    entity.continue_log(row)
     return entity
 
 
