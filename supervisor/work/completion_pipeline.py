@@ -238,7 +238,7 @@ class CompletionPipeline:
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
         """Return the sentence *merge*, extended by a remark on changes that were written after the work was checked:
         they were not tested, and stay on their branch. The session has ended, so nobody writes there any more."""
-        if not execution.session_id or self._sup.verification.in_place:
+        if not execution.holds_work or self._sup.verification.in_place:
             return merge
         left = await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
         if left.branch:
@@ -255,7 +255,7 @@ class CompletionPipeline:
     async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> str:
         """Merge the commit *judged*, and return a sentence about the merge, which begins with ``not merged`` if the
         merge failed. *on* is the entity that facts are recorded of, if the task was closed before."""
-        if not execution.session_id:
+        if not execution.holds_work:
             return "nothing to merge: its subtasks did the work"
         if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
             return f"not merged: {why}"

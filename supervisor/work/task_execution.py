@@ -344,6 +344,12 @@ class TaskExecution:
         return self.session_lives and self.has_run and self.run is TaskRun.IN_PROGRESS
 
     @property
+    def holds_work(self) -> bool:
+        """Whether the work of ``session_id`` is part of the task's result, and is to be merged. The branch of a claim
+        that is over (failed, rejected, taken away) is not, even if the task was split afterwards."""
+        return bool(self.data.claimed_by if self.is_opened else self.session_id)
+
+    @property
     def needed(self) -> tuple[str, ...]:
         """Names of the tasks that must be settled before the task can begin."""
         when = self.task.when.task if self.task.when is not None else None

@@ -58,7 +58,6 @@ NOT_WHILE_MERGED = "rule 51: an end on purpose counts during a merge; the merge 
 NOT_AT_ALL = "rule 51: a run that is given up ends a task that is checked, reviewed or merged; it is completed"
 NOT_IN_A_DELAY = "rule 51, outcomes.md: a stop in a delay ends the task as aborted; it has failed"
 WAITS_ON = "retries.md: a reset ends the cool-down of a circuit; the only attempt of a task run waits on in its slot"
-REJECTED_WORK = "work.md: work that was rejected is done again from the target branch; it is merged with the subtasks"
 
 ROWS = (
     Row("approve", "planned", "OPEN"),
@@ -105,7 +104,7 @@ ROWS = (
     Row("split", "queued", "WAITING_FOR_SUBTASKS", SPLIT, reason="nothing to merge: its subtasks did the work"),
     Row("split", "claimed turn", "WAITING_FOR_SUBTASKS", SPLIT),
     Row("split", "delay between cooling", "WAITING_FOR_SUBTASKS", SPLIT),  # silent: a failed attempt's work is merged
-    Row("split", "reclaim", "WAITING_FOR_SUBTASKS", SPLIT, reason="nothing to merge:", difference=REJECTED_WORK),
+    Row("split", "reclaim", "WAITING_FOR_SUBTASKS", SPLIT, reason="nothing to merge:"),
     # ------------------------------------------------------------------ messages: rule 49
     Row("send", NO_SESSION, NOT_ALIVE),
     Row("send", "turn checked reviewed merged split", NO_PROMPT),
