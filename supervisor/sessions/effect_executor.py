@@ -78,6 +78,7 @@ from supervisor.ports import NO_WORKSPACE, Outcome, Workspace
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage
+from supervisor.runtime.entity import EntityActor
 from supervisor.runtime.journal_writer import Cause, PendingEffect
 from supervisor.sessions.approval_queue import ApprovalQueue
 from supervisor.sessions.live_session import Connection, LiveSession
@@ -230,7 +231,7 @@ class EffectExecutor:
                 if effect.name == "backoff" and session is not None:
                     self._check_retry(session, cause)
                 ctx = self._registry.system.context(entity.id)
-                if ctx is not None:
+                if ctx is not None and isinstance(entity, EntityActor):
                     entity.start_timer(ctx, effect, pending.epoch, cause)
             elif session is not None:
                 self._perform_for(session, pending.entity_id, effect, cause)
