@@ -176,9 +176,8 @@ class BlockedTasks:
         if for_subtasks:
             self.watch(execution)
             self._plan_run.publish(SubtasksAwaited(execution))
-            self._attempt_runner.wait_again(execution)
         else:
-            self._attempt_runner.try_again(execution)
+            self._plan_run.offer(execution)
 
     # ------------------------------------------------------------------ subtasks that do not answer
     def watch(self, execution: TaskExecution) -> None:

@@ -48,7 +48,7 @@ from supervisor.lifecycles.task_cascade import (
     step,
     with_end,
 )
-from supervisor.lifecycles.task_run import SkipCause, TaskRun
+from supervisor.lifecycles.task_run import SkipCause
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
@@ -337,20 +337,14 @@ class CompletionPipeline:
         self._plan_run.settle(execution, "failed", error)
 
     async def give_up(self, execution: TaskExecution, why: str) -> None:
-        """End a task that waited for another attempt which will not be made."""
-        if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
-            await self.cancel(execution, self._end_of_retries(why))
-            return
+        """End a task that waited for a probe which will not be made."""
         error = with_end(execution.run_data.last_error, why)
         if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
-            await self.cancel(execution, self._end_of_retries(error))
+            await self.cancel(execution, CancelReason(error, TaskEnd.CANCELLED))
             return
         await self._plan_run.advance(execution, RetriesEnded(reason=why))
         await self.leave_workspace(execution)
         await self._settle(execution, error)
-
-    def _end_of_retries(self, why: str) -> CancelReason:
-        return CancelReason(why, TaskEnd.ABORTED if self._sup.stopping.is_set() else TaskEnd.CANCELLED)
 
     # ------------------------------------------------------------------ cancelled, skipped
     async def cancel(self, execution: TaskExecution, why: CancelReason, *first: task.TaskEvent) -> None:

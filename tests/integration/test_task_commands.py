@@ -392,19 +392,18 @@ async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Ga
 
 
 async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Gate) -> None:
-    """A stop during the retry delay of a task run that was reset ends the wait: the task fails, and the circuit is
-    open."""
+    """A stop during the retry delay of a task run that was reset ends the wait, and the task, as aborted."""
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
         await plan.commands.reset("a", by=ME)
         await plan.until("retry_decided", "run:a", number=3)
-        await anyio.wait_all_tasks_blocked()  # it waits in its slot
+        await anyio.wait_all_tasks_blocked()  # it waits
         await plan.run.sup.stop()
         await gate("one")
-    assert plan.outcomes()["a"] == "failed"
-    assert states_of(plan.run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+    assert plan.outcomes()["a"] == "aborted"
+    assert states_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
 
 
 async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:

@@ -56,8 +56,6 @@ NO_SIBLINGS = "bad: w0t0 is a root session and has no siblings"
 NOT_WHILE_CHECKED = "rule 51: a cancel counts while the work is checked, reviewed and merged; it waits, and is refused"
 NOT_WHILE_MERGED = "rule 51: an end on purpose counts during a merge; the merge goes on, and the task is completed"
 NOT_AT_ALL = "rule 51: a run that is given up ends a task that is checked, reviewed or merged; it is completed"
-NOT_IN_A_DELAY = "rule 51, outcomes.md: a stop in a delay ends the task as aborted; it has failed"
-WAITS_ON = "retries.md: a reset ends the cool-down of a circuit; the only attempt of a task run waits on in its slot"
 
 ROWS = (
     Row("approve", "planned", "OPEN"),
@@ -77,12 +75,12 @@ ROWS = (
     Row("close", "merged", "closed", *WITH_SESSION, NOT_WHILE_MERGED),
     Row("stop", f"planned queued {WAITING}", "drain", *ENDING),
     Row("stop", "between", "drain", *NOT_STARTED),  # silent: only when a slot is free
-    Row("stop", "delay cooling", "drain", *ENDING, NOT_IN_A_DELAY),
+    Row("stop", "delay cooling", "drain", *ENDING),
     Row("stop", "claimed turn checked reviewed merged split failed", "drain"),  # silent about claimed and split
     Row("stop_now", f"planned queued {WAITING}", "now", *ENDING),
     Row("stop_now", "between", "now", *NOT_STARTED),
     Row("stop_now", "claimed turn checked reviewed", "now", *AT_ONCE),
-    Row("stop_now", "delay cooling", "now", *ENDING, NOT_IN_A_DELAY),
+    Row("stop_now", "delay cooling", "now", *ENDING),
     Row("stop_now", "merged", "now", *AT_ONCE, NOT_WHILE_MERGED),
     Row("stop_now", "split", "now", "BLOCKED CANCELLED", "blocked", "its subtask w0t0s7 did not complete"),  # silent
     Row("stop_now", "failed", "now"),
@@ -91,7 +89,7 @@ ROWS = (
     Row("give_up", "failed", "given up"),
     # ------------------------------------------------------------------ another try
     Row("reset", "delay", "RETRYING"),
-    Row("reset", "cooling", "PENDING", difference=WAITS_ON),
+    Row("reset", "cooling", "PENDING"),
     Row("reset", "reclaim", "PENDING"),
     Row("reset", "failed", "OPEN", AGAIN),
     Row("reset", "blocked", "RETRYING"),  # silent: nothing is tried, since the task stays blocked
