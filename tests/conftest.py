@@ -50,6 +50,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--runs", type=int, default=1, help="seeds in tests/integration/test_why_everywhere.py")
     parser.addoption("--levels", type=int, default=1_200, help="levels in tests/integration/test_scale.py")
     parser.addoption("--both-backends", action="store_true", help="run tests marked one_backend on asyncio and on trio")
+    parser.addoption(
+        "--share", type=int, help="run a third only of the tests in DEAR: number of the commit, or any number"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -57,22 +60,31 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "one_backend: takes long; runs on asyncio or on trio, by its name")
 
 
+DEAR = [
+    Path(__file__).parent / name
+    for name in ("field", "integration", "cli", "simulation", "verification", "unit/workspaces")
+]
+"""Directories whose tests start programs, or simulate whole runs: four fifths of the time of the suite."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect one of the two backends for each test marked ``one_backend``.
+    """Deselect one of the two backends for each test marked ``one_backend``; with ``--share`` also two thirds of the
+    tests in ``DEAR``.
 
     Most of the time of these tests is used by the programs that they start. The backend follows from the test's name,
-    so that half of the tests of a file run on trio. ``make nightly`` runs all of them on both.
+    so that half of the tests of a file run on trio; ``make nightly`` runs all of them on both. The third that runs
+    follows from the test's name and the number of the commit, so that three commits in a row run each test.
     """
-    if config.getoption("--both-backends"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("one_backend") and not _is_kept(item)]
-    items[:] = [item for item in items if item not in set(left_out)]
+    share, both = config.getoption("--share"), config.getoption("--both-backends")
+    kept, left_out = list[pytest.Item](), list[pytest.Item]()
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        params = callspec.params if callspec is not None else {}
+        backend = params.get("anyio_backend", params.get("backend"))
+        number = crc32(item.nodeid.replace("trio", "").replace("asyncio", "").encode())
+        runs = both or not item.get_closest_marker("one_backend") or backend in (None, ("asyncio", "trio")[number % 2])
+        if share is not None and any(directory in item.path.parents for directory in DEAR):
+            runs = runs and number // 2 % 3 == share % 3
+        (kept if runs else left_out).append(item)
+    items[:] = kept
     config.hook.pytest_deselected(items=left_out)
-
-
-def _is_kept(item: pytest.Item) -> bool:
-    callspec = getattr(item, "callspec", None)
-    params = callspec.params if callspec is not None else {}
-    backend = params.get("anyio_backend", params.get("backend"))
-    name = item.nodeid.replace("trio", "").replace("asyncio", "")
-    return backend is None or backend == ("asyncio", "trio")[crc32(name.encode()) % 2]

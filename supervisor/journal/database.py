@@ -25,7 +25,7 @@ from supervisor.journal.integrity import (
     write_snapshot,
 )
 from supervisor.journal.jsonl import TransitionLog
-from supervisor.journal.possession import Fingerprint, Possession, content_loss
+from supervisor.journal.possession import LOG_MAGIC, Fingerprint, Possession, content_loss
 from supervisor.journal.schema import (
     ENTITY_FIELDS,
     EVENT_FIELDS,
@@ -299,10 +299,14 @@ class Database:
         """Store the present fingerprint of the log, which a commit has changed, also a commit that has failed.
 
         The rest stays: a change of the database file, or of ``version``, is not this owner's, and the next check has to
-        find it.
+        find it. So does a log that became shorter or has no header of SQLite: another program cut it within the commit,
+        which then wrote behind the new end.
         """
         found, known = self._read_fingerprint(), self._fingerprint
         if found is not None and known is not None:
+            cut = found.log_size_bytes < known.log_size_bytes
+            if cut or (found.log_size_bytes and found.log_header[:4] not in LOG_MAGIC):
+                return
             found = known._replace(log_size_bytes=found.log_size_bytes, log_header=found.log_header)
         self._fingerprint = found
 

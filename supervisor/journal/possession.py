@@ -44,6 +44,8 @@ from supervisor.ports import JournalLost
 _PAGE_BYTES: Final = 4096
 """Bytes of the first page: SQLite's default page size, which the journal is created with."""
 _LOG_HEADER_BYTES: Final = 32
+LOG_MAGIC: Final = (0x377F0682.to_bytes(4), 0x377F0683.to_bytes(4))
+"""First bytes of a write-ahead log, by the byte order of its checksums (SQLite's file format, section 4.1)."""
 
 
 class Fingerprint(NamedTuple):

@@ -41,7 +41,7 @@ from supervisor.workspaces.git_command import (
     some_of,
     text_of,
 )
-from supervisor.workspaces.recent_changes import changed_since
+from supervisor.workspaces.recent_changes import CLOCK_S, changed_since
 from supervisor.workspaces.stale_locks import locks_of_references, locks_of_worktree, remove_stale_locks
 from supervisor.workspaces.steps import (
     Advance,
@@ -324,6 +324,8 @@ class GitWorkspaces:
         async with self._step(MakeWorktree(plain_name(session_id), start)):
             if not await self._is_complete(worktree):
                 await self._make(session_id, worktree, start)
+        # Else the new files could not be told from what an agent changes that begins at once (`changed_since`).
+        await anyio.sleep(CLOCK_S)
 
     async def _path_in_repository(self, directory: str) -> str:
         """Return the path from the top of the repository to *directory*."""

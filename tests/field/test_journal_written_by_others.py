@@ -203,6 +203,16 @@ def test_checkpoints_of_the_owner_are_no_change(database: Database, tmp_path: Pa
     assert (tmp_path / "journal.db").stat().st_size > size
 
 
+def test_a_log_that_is_emptied_within_a_commit_is_lost(database: Database, tmp_path: Path) -> None:
+    """A commit that is under way when another program empties the log writes behind the new end, and is reported as
+    made: the next check finds the loss all the same."""
+    with pytest.raises(JournalLost, match="has lost its write-ahead log"):  # a checkpoint, too, checks first
+        with database.writing():
+            emptied_log(tmp_path / "journal.db")
+            database.db.execute("UPDATE meta SET value = value WHERE key = 'generation'")
+        database.check()
+
+
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 def test_a_checkpoint_of_another_program_is_no_loss(database: Database, tmp_path: Path, kind: str) -> None:
     """A checkpoint that another program makes moves pages from the log to the database file, and loses nothing: the

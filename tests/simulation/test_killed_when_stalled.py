@@ -19,10 +19,11 @@ from supervisor.policies.abort_request import MergeOutcome
 from supervisor.policies.error_classification import Failure
 from supervisor.ports import Append
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions import takeover
 from supervisor.sessions.inprocess import AgentTurn
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.simulation.world import World
-from supervisor.work import plugin_policies, takeover
+from supervisor.work import plugin_policies
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.task_execution import Phase, TaskExecution

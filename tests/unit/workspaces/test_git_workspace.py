@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,6 +79,17 @@ async def test_each_session_works_on_a_branch_of_its_own(repository: Path) -> No
         assert await prepared(spaces, "fix", repository / "part") == place
         assert (place / "b.txt").read_text() == "three\n"
         assert (repository / "part" / "b.txt").read_text() == "two\n"
+
+
+async def test_a_new_worktree_has_not_changed_since_it_was_ready(repository: Path) -> None:
+    """What an agent changes at once can be told from the files of the new worktree, although the times of files are
+    those of the kernel's last tick."""
+    async with workspaces(repository) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        ready_at = time.time()
+        assert not await spaces.changed_since("fix", str(place), ready_at)
+        (place / "a.txt").write_text("changed\n")
+        assert await spaces.changed_since("fix", str(place), ready_at)
 
 
 async def test_what_an_agent_left_uncommitted_reaches_the_target(repository: Path) -> None:
