@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
-from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import NoSuchEntity, Refused
@@ -406,6 +405,19 @@ async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Ga
     assert states_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
 
 
+async def test_task_run_and_job_are_inspected(tmp_path: Path, gate: Gate) -> None:
+    """An inspection of a task, of its run or of its job shows the state of that one; the three have one actor."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
+        await plan.until("started", "task:a")
+        seen = [plan.run.sup.inspect(one) for one in ("task:a", "run:a", "job:a")]
+        await gate("one")
+    assert [(one.id, one.kind, one.state, one.phase) for one in seen] == [
+        ("task:a", "task", "IN_PROGRESS", "live"),
+        ("run:a", "run", "IN_PROGRESS", "live"),
+        ("job:a", "job", "running", "live"),
+    ]
+
+
 async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
     """A reset of a task whose task run is in progress is refused with the state of the run."""
     async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
@@ -581,24 +593,26 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
 
 
 async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel during the acceptance tests is refused, and no record of the closed task names the command as
+    """A cancel during the tests of a split task's whole is refused, and no record of the closed task names the command as
     its cause."""
-    plan = plan_of(task("a"))
+    plan = plan_of(task("a", subtasks=(task("b"),)))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, check = PlanRunner(run.sup.core), run.sup.core.verification.check
+        runner, inspect = PlanRunner(run.sup.core), run.sup.core.verification.inspect
 
         async def cancel() -> None:
             with pytest.raises(Refused, match="came to its end"):
                 await runner.commands.cancel("a", by=ME)
 
-        async def check_meanwhile(session_id: str, tests: Sequence[AcceptanceTest]) -> str:
+        async def inspect_meanwhile(name: str, *given: Any) -> Any:
+            if name != "a.whole":
+                return await inspect(name, *given)
             group.start_soon(cancel)
             await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
             for _ in range(20):  # whatever it does by now, it has done
                 await checkpoint()
-            return await check(session_id, tests)
+            return await inspect(name, *given)
 
-        monkeypatch.setattr(run.sup.core.verification, "check", check_meanwhile)
+        monkeypatch.setattr(run.sup.core.verification, "inspect", inspect_meanwhile)
         async with anyio.create_task_group() as group:
             await runner.run(plan)
     command = next(one for one in run.events("task:a") if one.event == "Commanded")
