@@ -334,20 +334,23 @@ class TaskScheduler:
     ) -> None:
         """Cancel a task; the recorded reason is the reason of the first cancellation.
 
-        A task that nobody carries out is cancelled here. An attempt under way is ended, and its attempt runner cancels
-        the task. A check or merge goes on; a task that the check or merge does not settle is cancelled afterwards.
-        *begins* is called just before something is ended.
+        A task that nobody carries out is cancelled here. An attempt under way is ended, and so are the tests and the
+        review of its work; its attempt runner cancels the task. A merge goes on, and so do the tests of a task that was
+        split; a task that these do not settle is cancelled afterwards. *begins* is called just before something is
+        ended.
         """
         self._hold(execution, why)
         why = execution.cancel_reason or why
-        if execution.active is None:
-            async with self.plan_run.moving(execution):
-                begins()
-                await self.pipeline.cancel(execution, why)
-        elif execution.works:
+        is_free, in_session = execution.active is None, execution.works or execution.is_checked
+        if in_session:
             begins()
             with suppress(NoSuchEntity, Refused):
                 await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=why.text, actor=why.actor)
-        elif execution.job in (Job.QUEUED, Job.RUNNING):
+        if is_free:
+            async with self.plan_run.moving(execution):
+                if not execution.is_over:
+                    begins()
+                await self.pipeline.cancel(execution, why)
+        elif execution.active is not None and not in_session and execution.job in (Job.QUEUED, Job.RUNNING):
             begins()
             execution.active.scope.cancel()

@@ -365,6 +365,13 @@ class TaskExecution:
         return bool(self.data.claimed_by if self.is_opened else self.session_id)
 
     @property
+    def is_checked(self) -> bool:
+        """Whether the work of the task's session is being tested or reviewed. (The part that a split task did itself is
+        not, while the task waits for its subtasks.)"""
+        is_held = self.state in (Task.CLAIMED, Task.IN_PROGRESS)
+        return is_held and self.session_lives and self.has_run and self.run is TaskRun.VALIDATING
+
+    @property
     def needed(self) -> tuple[str, ...]:
         """Names of the tasks that must be settled before the task can begin."""
         when = self.task.when.task if self.task.when is not None else None

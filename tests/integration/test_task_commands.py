@@ -593,8 +593,8 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
 
 
 async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel during the tests of a split task's whole is refused, and no record of the closed task names the command as
-    its cause."""
+    """A cancel during the tests of a whole that was split is refused, and no record of the closed task names the
+    command as its cause."""
     plan = plan_of(task("a", subtasks=(task("b"),)))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, inspect = PlanRunner(run.sup.core), run.sup.core.verification.inspect

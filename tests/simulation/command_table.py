@@ -53,7 +53,7 @@ NOT_ALIVE = "unknown: nothing alive has the id"
 NO_PROMPT = "refused: w0t0 works for a task and may get no further prompt"
 NO_SIBLINGS = "bad: w0t0 is a root session and has no siblings"
 
-NOT_WHILE_CHECKED = "rule 51: a cancel counts while the work is checked, reviewed and merged; it waits, and is refused"
+NOT_DURING_A_MERGE = "rule 51: a cancel counts while the work is merged; it waits, and is refused"
 NOT_WHILE_MERGED = "rule 51: an end on purpose counts during a merge; the merge goes on, and the task is completed"
 NOT_AT_ALL = "rule 51: a run that is given up ends a task that is checked, reviewed or merged; it is completed"
 
@@ -63,8 +63,8 @@ ROWS = (
     Row("reject", "planned", "CANCELLED", "CANCELLED", "rejected", "rejected by me: enough"),
     Row("reject", "approval", "FAILED", "FAILED OPEN CLAIMED IN_PROGRESS DONE PENDING_APPROVAL CLOSED"),
     # ------------------------------------------------------------------ ends on purpose: rule 51
-    Row("cancel", f"queued claimed turn delay between cooling split {WAITING}", "CANCELLED", *BY_ME),
-    Row("cancel", "checked reviewed merged", "CANCELLED", *BY_ME, NOT_WHILE_CHECKED),
+    Row("cancel", f"queued claimed turn delay between cooling checked reviewed split {WAITING}", "CANCELLED", *BY_ME),
+    Row("cancel", "merged", "CANCELLED", *BY_ME, NOT_DURING_A_MERGE),
     Row("abort_session", "planned queued", NO_ID),  # silent: a task without a session has nothing to abort
     Row("abort_session", LIVE, "ended", *WITH_SESSION),
     Row("abort_session", "merged", "ended", *WITH_SESSION, NOT_WHILE_MERGED),
