@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import anyio
 
-from supervisor import AgentConfig, AgentTurn, Plan, Supervisor, TaskConfig, open_supervisor, run_plan
+from supervisor import BEGINNING, AgentConfig, AgentTurn, Plan, Supervisor, TaskConfig, open_supervisor, run_plan
 
 BUILDS: list[str] = []
 
@@ -36,7 +36,7 @@ PLAN = Plan(
 async def until(sup: Supervisor, *events: str) -> None:
     """Wait until the journal has a record of each of *events*."""
     left = set(events)
-    async with sup.subscribe(after_seq=0) as records:
+    async with sup.subscribe(after_seq=BEGINNING) as records:
         async for record in records:
             left.discard(record.event)
             if not left:

@@ -4,6 +4,7 @@ Importing this package is cheap; a module of the runtime is loaded when a name f
 ``dir(supervisor)`` lists the names of the API. The most important ones::
 
     open_supervisor, reconfigure    run a supervisor, change its agents and settings
+    open_reader                     read the journal of a state directory: Reader
     Supervisor, Session             start, find, abort and inspect sessions; prompt one, send it messages
     load_plan, run_plan             read a plan, run it; PlanHandle steers the run
     AgentTurn                       argument of an agent that is an async function
@@ -25,14 +26,17 @@ from supervisor.embedding.import_name import warn_of_clash
 if TYPE_CHECKING:
     from supervisor.agent_catalogue.data import BadData
     from supervisor.agent_catalogue.quirks import ErrorReport, Quirks
+    from supervisor.control.error_messages import ControlError
     from supervisor.diagnostics.causal_trace import Explanation
     from supervisor.diagnostics.tree_view import Node
     from supervisor.diagnostics.visual_state import Inspected
+    from supervisor.embedding.journals import open_reader
     from supervisor.embedding.runtime import open_supervisor, reconfigure
     from supervisor.host.api import Supervisor
     from supervisor.host.services import ServiceFailed
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.lifecycles.types import (
+        BEGINNING,
         AbortPolicy,
         AbortReason,
         AbortScope,
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
         DeliveryPoint,
         InvalidArgument,
         LifecycleEvent,
+        RecordId,
         StageBudgets,
         TransitionReason,
         UnknownValue,
@@ -87,11 +92,13 @@ if TYPE_CHECKING:
     from supervisor.policies.permissions import OpenPermission, OptionChoice
     from supervisor.ports import (
         Compacted,
+        EntityRow,
         JournalDamaged,
         JournalError,
         JournalLost,
         JournalUnavailable,
         Outcome,
+        Reader,
         Retention,
         UnidentifiedProcess,
     )
@@ -111,6 +118,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "BEGINNING",
     "AbortPlan",
     "AbortPolicy",
     "AbortReason",
@@ -135,8 +143,10 @@ __all__ = [
     "Compacted",
     "CompletionConfig",
     "ConditionConfig",
+    "ControlError",
     "Degraded",
     "DeliveryPoint",
+    "EntityRow",
     "ErrorReport",
     "Explanation",
     "HandBackConfig",
@@ -170,7 +180,9 @@ __all__ = [
     "PlanResult",
     "PolicyConfig",
     "Quirks",
+    "Reader",
     "Receipt",
+    "RecordId",
     "RecoveryConfig",
     "Refused",
     "Retention",
@@ -205,6 +217,7 @@ __all__ = [
     "WorkspaceError",
     "__version__",
     "load_plan",
+    "open_reader",
     "open_supervisor",
     "reconfigure",
     "run_plan",
@@ -213,16 +226,18 @@ __all__ = [
 _NAMES = {
     "supervisor.agent_catalogue.data": "BadData",
     "supervisor.agent_catalogue.quirks": "ErrorReport Quirks",
+    "supervisor.control.error_messages": "ControlError",
     "supervisor.diagnostics.causal_trace": "Explanation",
     "supervisor.diagnostics.tree_view": "Node",
     "supervisor.diagnostics.visual_state": "Inspected",
+    "supervisor.embedding.journals": "open_reader",
     "supervisor.embedding.runtime": "open_supervisor reconfigure",
     "supervisor.host.api": "Supervisor",
     "supervisor.host.services": "ServiceFailed",
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
-        "AbortPolicy AbortReason AbortScope CancelMode DeliveryPoint InvalidArgument LifecycleEvent StageBudgets "
-        "TransitionReason UnknownValue"
+        "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint InvalidArgument LifecycleEvent RecordId "
+        "StageBudgets TransitionReason UnknownValue"
     ),
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
@@ -239,7 +254,8 @@ _NAMES = {
     "supervisor.policies.liveness": "StallProfileName",
     "supervisor.policies.permissions": "OpenPermission OptionChoice",
     "supervisor.ports": (
-        "Compacted JournalDamaged JournalError JournalLost JournalUnavailable Outcome Retention UnidentifiedProcess"
+        "Compacted EntityRow JournalDamaged JournalError JournalLost JournalUnavailable Outcome Reader Retention "
+        "UnidentifiedProcess"
     ),
     "supervisor.ports.agent_profile": "AgentFunction",
     "supervisor.ports.outages": "Outage Shortage",

@@ -69,7 +69,7 @@ def test_the_second_plan_of_the_tutorial_is_a_plan(tmp_path: Path) -> None:
 def test_the_reference_lists_the_api() -> None:
     """The page of the API has an entry for each name that can be imported from `supervisor`."""
     page = (DOCS / "reference/api.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\.\. (?:auto\w+|py:type):: (\w+)$", page, re.MULTILINE)
+    listed = re.findall(r"^\.\. (?:auto\w+|py:type|py:data):: (\w+)$", page, re.MULTILINE)
     assert sorted([*listed, "__version__"]) == sorted(supervisor.__all__)
 
 

@@ -76,6 +76,19 @@ PURE_MODULES = frozenset(
 )
 """Modules of other packages that are pure in the same sense as PURE."""
 FORBIDDEN = frozenset({"anyio", "trio", "asyncio", "time", "random", "os", "sqlite3", "apsw", "subprocess"})
+DATABASES = frozenset({"sqlite3", "apsw"})
+JOURNAL = "supervisor.journal"
+BESIDE_THE_JOURNAL = frozenset({"statedir", "transcript", "jsonl"})
+"""Modules of the journal's package that open no journal: everyone above may import them."""
+JOURNAL_OWNERS = frozenset(
+    {
+        "supervisor.embedding.journals",
+        "supervisor.embedding.runtime",
+        "supervisor.host.factories",
+        "supervisor.simulation.journal",
+    }
+)
+"""Modules that compose journals, and know their classes; ``embedding.journals`` is the one that opens them by path."""
 PROGRAMS = frozenset(
     {
         "supervisor.agents.probe.orphan_watch",
@@ -241,6 +254,18 @@ def declared(text: str) -> list[str] | None:
     return None
 
 
+def opened_journals(sources: Sources) -> Iterator[str]:
+    """Yield a complaint for each module that opens a journal by itself, where it should use a ``ports.Reader``."""
+    allowed = {f"{JOURNAL}.{name}" for name in BESIDE_THE_JOURNAL} | {JOURNAL}
+    for module in sources:
+        if package_of(module) == JOURNAL:
+            continue
+        for other in imports(module, sources):
+            is_journal = other.startswith(f"{JOURNAL}.") and other not in allowed and module not in JOURNAL_OWNERS
+            if is_journal or other.split(".")[0] in DATABASES:
+                yield f"{module} imports {other}; read journals through a Reader of supervisor.embedding.journals"
+
+
 def agents_in_the_kernel(sources: Sources) -> Iterator[str]:
     for module, text in sources.items():
         if module.split(".")[0] == "actors":
@@ -257,6 +282,7 @@ CHECKS = (
     impure_imports,
     undocumented,
     without_all,
+    opened_journals,
     agents_in_the_kernel,
 )
 SOURCES = read_sources()
@@ -319,6 +345,15 @@ def test_surface_exists(module: str) -> None:
         ),
         ({"actors.ref": "x = 1"}, "actors.ref has no docstring; say what it is for and what must be true in it"),
         ({"actors": "__all__ = names", "actors.ref": ""}, "actors has no __all__ of string literals"),
+        (
+            {"supervisor.cli.query": "from supervisor.journal.reader import x", "supervisor.journal.reader": ""},
+            "supervisor.cli.query imports supervisor.journal.reader; read journals through a Reader of"
+            " supervisor.embedding.journals",
+        ),
+        (
+            {"supervisor.control.http": "def f():\n    import sqlite3"},
+            "supervisor.control.http imports sqlite3; read journals through a Reader of supervisor.embedding.journals",
+        ),
         ({"actors.ref": "AGENTS = 1"}, 'actors.ref, line 1: the word "agent" has no place in the kernel'),
     ],
 )

@@ -40,11 +40,10 @@ def _state_dir(context: click.Context) -> Path:
 def _ids(state_dir: Path, kinds: Sequence[str], living: bool) -> Iterator[str]:
     from supervisor.diagnostics.outcomes import data_of
     from supervisor.diagnostics.tree_view import tree
-    from supervisor.journal.reader import JournalReader
-    from supervisor.journal.statedir import StateDir
+    from supervisor.embedding.journals import open_reader
     from supervisor.lifecycles.types import Kind
 
-    with JournalReader(StateDir(state_dir).journal) as reader:
+    with open_reader(state_dir) as reader:
         rows = reader.entities(live_only=living)
     names = {row.id: str(data_of(row).get("name") or row.id) for row in rows if row.kind == Kind.TASK and kinds}
     nodes = list(tree(rows))

@@ -27,9 +27,9 @@ from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import roots, why
 from supervisor.diagnostics.tree_view import tool_calls, tree
 from supervisor.diagnostics.validate import validate_lines
+from supervisor.embedding.journals import open_reader
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
-from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind, LifecycleEvent, Survivors
 from supervisor.plans import AgentConfig, LimitsConfig, PolicyConfig, Settings, StageBudgetsConfig
@@ -254,14 +254,14 @@ def summary(
 
 def _unexplained(state: StateDir) -> list[str]:
     """Return the ended entities whose end does not lead back to exactly one root record."""
-    with JournalReader(state.journal) as reader:
+    with open_reader(state.root) as reader:
         rows, by_seq = reader.entities(), {event.seq: event for event in reader.events()}
     ended = [one for row in rows for one in (row.id, *(tool_calls(row) if row.kind == Kind.TURN else ()))]
     return [entity_id for entity_id in ended if len(roots(by_seq, entity_id)) != 1]
 
 
 def _show(state: StateDir, receipts: list[Receipt], summary: dict[str, Any], say: Say) -> None:
-    with JournalReader(state.journal) as reader:
+    with open_reader(state.root) as reader:
         rows = reader.entities()
         events = list(reader.events())
     say("\nThe tree at the end:\n" + tree_text(tree(rows)))

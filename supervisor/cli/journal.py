@@ -21,15 +21,11 @@ from supervisor.cli.sessions import send_request
 from supervisor.cli.validate import journal_at
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, NotRunning, WorkFailed
 from supervisor.control.requests import Compact
-from supervisor.journal.archive import compact_pieces
-from supervisor.journal.database import open_database
-from supervisor.journal.history import FileCheck, History, check_file
+from supervisor.embedding.journals import check_files, compact_files, open_file
 from supervisor.journal.jsonl import transition_line
-from supervisor.journal.reader import JournalReader
-from supervisor.journal.schema import translate_errors
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Compacted, JournalError, Retention
+from supervisor.ports import Compacted, CompactionFailed, FileCheck, Retention
 
 _encode = msgspec.json.Encoder().encode
 
@@ -54,20 +50,11 @@ def _check(path: Path | None, state_dir: Path, as_json: bool) -> int:
     archives. A start verifies only what came after the last snapshot, unless the machine was rebooted since. Exit
     status 1: damage was found.
     """
-    found = list(_checked(path or state_dir))
+    where = path or state_dir
+    found = list(check_files(journal_at(where), archives=where.is_dir()))
     sound = all(one.problem is None for one in found)
     say(json_text({"sound": sound, "files": found}) if as_json else "\n".join(map(_checked_text, found)))
     return DONE if sound else WORK_FAILED
-
-
-def _checked(path: Path) -> Iterator[FileCheck]:
-    journal = journal_at(path)
-    if not path.is_dir():
-        JournalReader(journal).close()  # there is one, or the error says what there is
-        yield check_file(path)
-        return
-    with History(journal) as history:
-        yield from history.check()
 
 
 def _checked_text(one: FileCheck) -> str:
@@ -107,19 +94,10 @@ def _compacted(state: StateDir, retention: Retention) -> Compacted:
     if not state.journal.exists():
         raise BadInput(f"no journal at {state.journal}: run `supervisor run` there first, or give --state-dir")
     with state.lock():
-        database = open_database(state.journal, state.transitions)
-        compacted = Compacted()
         try:
-            for _, so_far in compact_pieces(database, state.archive, retention, time.time()):
-                compacted = so_far
-            if compacted.records:
-                with translate_errors(state.journal):
-                    database.db.execute("VACUUM")  # a running supervisor fills the free pages instead
-        except JournalError as error:  # it was opened: what is wrong now is no bad input
+            return compact_files(state, retention, time.time())
+        except CompactionFailed as error:
             raise WorkFailed(str(error)) from error
-        finally:
-            database.close()
-    return compacted
 
 
 def _moved(compacted: Compacted) -> str:
@@ -138,8 +116,8 @@ def _moved(compacted: Compacted) -> str:
 @json_option
 def _export(path: Path | None, out: Path | None, state_dir: Path, as_json: bool) -> None:
     """Write every transition as a line of JSON in the format of transitions.jsonl, including archived ones."""
-    with History(journal_at(path or state_dir)) as history:
-        lines = _lines(history.events())
+    with open_file(journal_at(path or state_dir)) as file:
+        lines = _lines(file.events(archived=True))
         if out is None:
             for line in lines:
                 say(line)

@@ -26,8 +26,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Final, Literal, Protocol, TextIO
 
 from rich.console import Console, Group
@@ -39,11 +38,10 @@ from supervisor.cli.progress import OUTPUT_MAX, OutputFollower, OutputLine, Prog
 from supervisor.cli.rendering import json_line
 from supervisor.cli.results import results_json, results_text
 from supervisor.cli.run_table import RunTable, fit
-from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.policies.redaction import printable
-from supervisor.ports import EntityRow, JournalUnavailable
+from supervisor.ports import EntityRow, JournalUnavailable, Reader
 from supervisor.ports.outages import Outage
 from supervisor.work.results import PlanResult
 
@@ -290,14 +288,15 @@ class Reporter:
     After the reader of standard output has gone away the run continues without output, and the log continues.
     """
 
-    def __init__(self, journal: Path, *, after: int, log: Callable[[LifecycleEvent], None] | None = None) -> None:
-        self._journal, self.last, self._log = journal, after, log
+    def __init__(self, *, after: RecordId, log: Callable[[LifecycleEvent], None] | None = None) -> None:
+        self.last, self._log = after, log
         self._lock = threading.RLock()
         self._view: RunView | None = None
         self._is_begun = self._down = False
         self._output_complete = True
         """True while standard output has taken everything that was shown."""
-        self._reader: JournalReader | None = None
+        self._reader: Reader | None = None
+        self._open = ExitStack()
         self._begin = after
         self._changed: dict[str, None] = {}
         """Ids of the entities whose rows were not read since their last records."""
@@ -306,13 +305,9 @@ class Reporter:
     def started(self) -> bool:
         return self._reader is not None
 
-    def start(self, make_view: Callable[[], RunView]) -> None:
-        """Begin to report in the view that *make_view* returns; the journal must exist.
-
-        Raises:
-            JournalError: the journal cannot be opened. No view was made, so that standard error is as it was.
-        """
-        self._reader = JournalReader(self._journal)
+    def start(self, reader: AbstractContextManager[Reader], make_view: Callable[[], RunView]) -> None:
+        """Begin to report what *reader* reads, until :meth:`close`, in the view that *make_view* returns."""
+        self._reader = self._open.enter_context(reader)
         self._view = make_view()
 
     def begin(self, workstream_id: str) -> None:
@@ -367,8 +362,7 @@ class Reporter:
     def close(self) -> None:
         with self._lock:  # an update may still run in an abandoned thread
             self._end_output()
-            if self._reader is not None:
-                self._reader.close()
+            self._open.close()
 
     def _with_view(self, call: Callable[[RunView], None]) -> None:
         """Call *call* with the view, if there is one. A view that fails is closed and dropped: the output must not end
@@ -405,6 +399,6 @@ class Reporter:
             rows = self._reader.entities(ids=list(self._changed)) if self._changed else []
             if any(row.kind == Kind.WORKSTREAM and row.born_seq <= self._begin for row in rows):
                 # The run continues the workstream of an earlier run: the tasks without new records belong to it too.
-                rows, self._begin = self._reader.entities(), 0
+                rows, self._begin = self._reader.entities(), BEGINNING
             self._changed.clear()
         return events, rows

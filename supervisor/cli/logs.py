@@ -10,14 +10,14 @@ from typing import Final
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import has_ended, newest_task, open_history, pause, sessions_named
+from supervisor.cli.lookup import has_ended, newest_task, open_journal, pause, sessions_named
 from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_line
 from supervisor.control.error_messages import BadInput
-from supervisor.journal.history import History
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.ports import Reader
 
 _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
 """Pattern of a line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
@@ -38,14 +38,14 @@ _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<
 def logs_command(entity_id: str, follow: bool, exact: bool, state_dir: Path, as_json: bool) -> None:
     """ID is the name of a task, or the id of a task or session. If several sessions have worked on the task, or had the
     name, the newest is printed."""
-    with open_history(state_dir) as (state, reader):
+    with open_journal(state_dir) as (state, reader):
         _Logs(state, reader, entity_id, exact=exact, as_json=as_json).print(follow=follow)
 
 
 class _Logs:
     """Printer of the transcripts of the sessions that *entity_id* means."""
 
-    def __init__(self, state: StateDir, reader: History, entity_id: str, *, exact: bool, as_json: bool) -> None:
+    def __init__(self, state: StateDir, reader: Reader, entity_id: str, *, exact: bool, as_json: bool) -> None:
         self._state, self._reader, self._id = state, reader, entity_id
         self._exact, self._as_json = exact, as_json
 
@@ -57,7 +57,7 @@ class _Logs:
             UnknownId: nothing has the id.
             BadInput: the id is that of a task without a session.
         """
-        seq = self._reader.live.last_seq
+        seq = self._reader.last_seq
         sessions, task = self._sessions(), self._task()
         if not sessions and not (follow and self._goes_on(task, "")):
             raise BadInput(f"{self._id}: no session has worked on this task yet; `supervisor tree` shows why it waits")
@@ -69,7 +69,7 @@ class _Logs:
         while goes_on:
             goes_on = self._goes_on(task, current.session)  # asked first: what was said before the end is still read
             named = False
-            for event in self._reader.live.events(after_seq=seq):
+            for event in self._reader.events(after_seq=seq):
                 seq, named = event.seq, named or self._names(event)
             if named:
                 goes_on, task = True, self._task()  # the task may be another one now: asked again after the pause
@@ -89,7 +89,7 @@ class _Logs:
 
     def _task(self) -> str:
         """Return the id of the newest task that *entity_id* means; ``""`` if it means a session."""
-        task = None if self._exact else newest_task(self._reader.live.entities(), self._id)
+        task = None if self._exact else newest_task(self._reader.entities(), self._id)
         return task.id if task is not None else ""
 
     def _names(self, event: LifecycleEvent) -> bool:
@@ -107,7 +107,7 @@ class _Logs:
         """Return whether more output may come: a supervisor runs, and the task, or the session without a task, has not
         ended."""
         row = self._reader.entity(task or session)
-        return row is not None and not has_ended(self._reader.live, row) and self._state.lock_holder() is not None
+        return row is not None and not has_ended(self._reader, row) and self._state.lock_holder() is not None
 
 
 class _TranscriptPrinter:

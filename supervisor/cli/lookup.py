@@ -17,12 +17,11 @@ from typing import Final
 from supervisor.control.error_messages import BadInput, UnknownId
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.tree_view import tool_calls
-from supervisor.journal.history import History
-from supervisor.journal.reader import JournalReader
+from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Kind
-from supervisor.ports import EntityRow, JournalError
+from supervisor.ports import EntityRow, JournalError, Reader
 
 LOOK_AGAIN_S: Final = 0.2
 """Seconds between two looks at the journal."""
@@ -38,9 +37,9 @@ def pause() -> None:
 
 
 @contextmanager
-def open_history(state_dir: Path) -> Iterator[tuple[StateDir, History]]:
+def open_journal(state_dir: Path) -> Iterator[tuple[StateDir, Reader]]:
     state = StateDir.open(state_dir, create=False)
-    with History(state.journal) as reader:
+    with read_state(state) as reader:
         yield state, reader
 
 
@@ -54,7 +53,7 @@ def _tasks(rows: Iterable[EntityRow], name: str) -> list[EntityRow]:
     return [row for row in rows if row.kind == Kind.TASK and name in (row.id, data_of(row).get("name"))]
 
 
-def has_ended(reader: JournalReader, row: EntityRow) -> bool:
+def has_ended(reader: Reader, row: EntityRow) -> bool:
     """Return whether an entity has ended. A failed task has ended when the run has given the task up: until then it may
     be tried again."""
     if row.kind != Kind.TASK or row.state != Task.FAILED.value:
@@ -66,7 +65,7 @@ def has_ended(reader: JournalReader, row: EntityRow) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------- sessions
-def sessions_named(reader: History, entity_id: str) -> list[str]:
+def sessions_named(reader: Reader, entity_id: str) -> list[str]:
     """Return the sessions that *entity_id* means, the oldest first.
 
     For a task these are the sessions that have claimed the task, and for the name of a task the sessions of every task
@@ -76,10 +75,10 @@ def sessions_named(reader: History, entity_id: str) -> list[str]:
     Raises:
         UnknownId: nothing has that id.
     """
-    rows = reader.live.entities()
+    rows = reader.entities()
     sessions = {row.id for row in rows if row.kind == Kind.SESSION}
     if tasks := _tasks(rows, entity_id):
-        claims = [one for task in tasks for one in reader.live.events(task.id) if one.event == "claimed"]
+        claims = [one for task in tasks for one in reader.events(task.id) if one.event == "claimed"]
         found = list(dict.fromkeys(by for one in claims if (by := one.metadata.get("by")) in sessions))
         if found or entity_id not in sessions:
             return found
@@ -92,7 +91,7 @@ def sessions_named(reader: History, entity_id: str) -> list[str]:
     return [session.id]
 
 
-def newest_of_name(reader: History, name: str) -> str:
+def newest_of_name(reader: Reader, name: str) -> str:
     """Return the id that a name means: of the newest task with the name the newest session that has claimed the task,
     or the task itself; or the newest session of the name. Any other id is returned as it is.
 
@@ -101,20 +100,20 @@ def newest_of_name(reader: History, name: str) -> str:
     """
     if ":" in name:
         return name
-    task = newest_task(reader.live.entities(), name)
+    task = newest_task(reader.entities(), name)
     if task is None:
         return (sessions_named(reader, name) or [name])[-1]
-    claims = [one.metadata.get("by") for one in reader.live.events(task.id) if one.event == "claimed"]
+    claims = [one.metadata.get("by") for one in reader.events(task.id) if one.event == "claimed"]
     return str(claims[-1]) if claims else task.id
 
 
 def running_namesakes(state_dir: Path, entity_id: str) -> list[str]:
     """Return the other running sessions that have the same name as the session *entity_id*, or as the session of that
     turn or call."""
-    with open_history(state_dir) as (state, reader):
+    with open_journal(state_dir) as (state, reader):
         if state.lock_holder() is None:
             return []
-        rows = reader.live.entities(live_only=True)
+        rows = reader.entities(live_only=True)
     session = entity_id.partition(":")[0]
     return [row.id for row in rows if _is_namesake(row, session.split("/")) and row.id != session]
 
@@ -129,12 +128,12 @@ def _is_namesake(row: EntityRow, names: list[str]) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------- misspelt
-def unknown_id(reader: History, entity_id: str) -> UnknownId:
+def unknown_id(reader: Reader, entity_id: str) -> UnknownId:
     """Return the error for an id that names nothing, with the ids that are near to it."""
     from difflib import get_close_matches  # here, since only an error needs it
 
     known: dict[str, None] = {}
-    for row in reader.live.entities():
+    for row in reader.entities():
         known |= dict.fromkeys([row.id, *(tool_calls(row) if row.kind == Kind.TURN else ())])
     return UnknownId(entity_id, get_close_matches(entity_id[:200], known, n=3))
 
@@ -144,8 +143,8 @@ def near_tasks(state_dir: Path, name: str) -> list[str]:
     from difflib import get_close_matches
 
     try:
-        with open_history(state_dir) as (_, reader):
-            rows = reader.live.entities(live_only=True)
+        with open_journal(state_dir) as (_, reader):
+            rows = reader.entities(live_only=True)
     except (StateDirError, JournalError):
         return []
     names = {str(data_of(row).get("name")): None for row in rows if row.kind == Kind.TASK}
@@ -154,8 +153,8 @@ def near_tasks(state_dir: Path, name: str) -> list[str]:
 
 def unended_task(state_dir: Path, name: str) -> str | None:
     """Return the id of the newest task named *name*, or ``None`` if that task has ended, or *name* is its id."""
-    with open_history(state_dir) as (_, reader):
-        task = newest_task(reader.live.entities(), name)
+    with open_journal(state_dir) as (_, reader):
+        task = newest_task(reader.entities(), name)
     return task.id if task is not None and not task.ended and task.id != name else None
 
 
@@ -166,8 +165,8 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
     Raises:
         StateDirError, JournalError: the journal cannot be read.
     """
-    with open_history(state_dir) as (_, reader):
-        row = reader.entity(entity_id) or newest_task(reader.live.entities(), entity_id)
+    with open_journal(state_dir) as (_, reader):
+        row = reader.entity(entity_id) or newest_task(reader.entities(), entity_id)
         if row is None:
             return unknown_id(reader, entity_id)
         if row.kind in (Kind.RUN, Kind.JOB) and row.parent_id is not None:

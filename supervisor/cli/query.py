@@ -17,7 +17,7 @@ import click
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from supervisor.cli.lookup import open_history
+from supervisor.cli.lookup import open_journal
 from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words, warn
 from supervisor.cli.rendering import (
     clock,
@@ -31,15 +31,13 @@ from supervisor.control.error_messages import BadInput
 from supervisor.diagnostics.state_times import PROVIDER_BREAKER, STALLED, StateTimes, needs_times
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
-from supervisor.journal.history import History
-from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
-from supervisor.ports import EntityRow, JournalDamaged
+from supervisor.ports import EntityRow, JournalDamaged, Reader
 
 WATCH_S: Final = 1.0
 """Seconds between two tables of ``ps --watch``."""
@@ -101,16 +99,16 @@ def _fitting(table: str) -> str:
 def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow], list[EntityLine], bool]:
     """Return each session, and each agent and turn that has not ended (*all_of_it*: also those that have): the rows,
     the lines to show, and whether a supervisor runs."""
-    with open_history(state_dir) as (state, reader):
+    with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows: one that ends now leaves none alive
-        rows = _wanted(reader.live.entities(), all_of_it)
-        times = _state_times(reader.live, rows)
+        rows = _wanted(reader.entities(), all_of_it)
+        times = _state_times(reader, rows)
     active_at, options = _last_output_times(state, rows), state_dir_words(state.root)
     seen = ps(rows, now=time.time(), active_at=active_at, times=times, options=options, supervised=running)
     return rows, _aged(seen, rows), running
 
 
-def _state_times(reader: JournalReader, rows: Iterable[EntityRow]) -> StateTimes:
+def _state_times(reader: Reader, rows: Iterable[EntityRow]) -> StateTimes:
     """Return the times of the entities that wait for a time, and of the failing providers of the last plan run."""
     times, rows = StateTimes(), list(rows)
     if any(row.kind == Kind.SESSION and not row.ended for row in rows):
@@ -132,11 +130,11 @@ def _state_times(reader: JournalReader, rows: Iterable[EntityRow]) -> StateTimes
 @state_dir_option
 @json_option
 def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
-    with open_history(state_dir) as (state, reader):
+    with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows, as in ``ps``
-        rows = _wanted(reader.live.entities(), all_of_it)
+        rows = _wanted(reader.entities(), all_of_it)
         used = _used(reader) if as_json else {}
-        times = _state_times(reader.live, rows)
+        times = _state_times(reader, rows)
     nodes = tree(rows, used, times, state_dir_words(state.root), now=time.time(), supervised=running)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     _warn_of_troubles(state, rows, running)
@@ -144,27 +142,25 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
 
 def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
     """Return the reported usage of an entity and everything below it, or ``None``."""
-    with open_history(state_dir) as (_, reader):
+    with open_journal(state_dir) as (_, reader):
         return _used(reader).get(entity_id)
 
 
-def _used(reader: History) -> Mapping[str, Amounts]:
+def _used(reader: Reader) -> Mapping[str, Amounts]:
     """Return the usage by entity id, for every entity with usage of its own or below it. If an archive is missing, its
     part is not counted, and a warning is printed."""
-    try:
-        return _sums(reader)
-    except JournalDamaged as error:
-        sums = _sums(reader.live)
-        warn(f"usage is shown without archived records: {error}")
-        return sums
 
-
-def _sums(reader: History | JournalReader) -> Mapping[str, Amounts]:
     def parent_of(session_id: str) -> str | None:
         row = reader.entity(session_id)
         return row.parent_id if row is not None else None
 
-    return UsageTotals(reader.events_named(*USAGE_EVENTS), parent_of).sums()
+    try:
+        return UsageTotals(reader.events_named(*USAGE_EVENTS, archived=True), parent_of).sums()
+    except JournalDamaged as error:
+        parents = {row.id: row.parent_id for row in reader.entities()}
+        sums = UsageTotals(reader.events_named(*USAGE_EVENTS), parents.get).sums()
+        warn(f"usage is shown without archived records: {error}")
+        return sums
 
 
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
@@ -216,9 +212,9 @@ def _changed_at(transcript: Path) -> float | None:
 def dead_letters_command(state_dir: Path, as_json: bool) -> None:
     """Each with its attempts, its last error, and the command that tries it again. A task that a later run of the plan
     has done, or does, is not listed."""
-    with open_history(state_dir) as (state, reader):
+    with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None
-        rows = reader.live.entities()
+        rows = reader.entities()
     live = {row.id for row in rows if row.kind == Kind.WORKSTREAM and not row.ended} if running else set()
     letters = [(one, _again(one, state_dir, live=one.workstream in live)) for one in dead_letters(rows)]
     if as_json:
@@ -235,7 +231,7 @@ def _again(letter: DeadLetter, state_dir: Path, *, live: bool) -> str:
 def ended(state_dir: Path, entity_id: str) -> bool | None:
     """Return whether a session, turn or tool call has ended according to the journal; ``None`` if the journal does not
     know the id."""
-    with open_history(state_dir) as (_, reader):
+    with open_journal(state_dir) as (_, reader):
         row = reader.entity(entity_id)
         if row is not None:
             return row.ended

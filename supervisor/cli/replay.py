@@ -15,13 +15,13 @@ import msgspec
 
 from supervisor.cli.options import PATH, examples, json_option, say
 from supervisor.cli.rendering import duration, json_text, tree_json, tree_text
-from supervisor.cli.validate import VIOLATIONS_MAX, changed_since, journal_at, violation_line
+from supervisor.cli.validate import VIOLATIONS_MAX, as_violations, journal_at, violation_line
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.diagnostics.invariants.aborts import EDGES
 from supervisor.diagnostics.replay import Difference, Replay
 from supervisor.diagnostics.tree_view import STAYING, tree
 from supervisor.diagnostics.what_if import LIMITS, Outcome, what_if
-from supervisor.journal.history import History
+from supervisor.embedding.journals import open_file
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
@@ -70,12 +70,12 @@ def replay(journal: Path, at: int | None, abort_policy: str | None, restart_poli
 # ------------------------------------------------------------------------------------------------- all of it, again
 def _replay_all(path: Path, *, as_json: bool) -> bool:
     """Replay all records and compare; return whether nothing differs and no invariant is violated."""
-    with History(path) as reader:
-        _refuse_part(path, reader)
-        changed = changed_since(reader)
-        last_seq = reader.live.last_seq
-        replay = Replay(reader.entities(), reader.effects(), last_seq=last_seq)
-        for record in reader.events():
+    with open_file(path) as file:
+        _check_whole(path, is_part=file.is_part)
+        changed = as_violations(file.find_damage())
+        last_seq = file.last_seq
+        replay = Replay(file.entities(archived=True), file.effects(), last_seq=last_seq)
+        for record in file.events(archived=True):
             replay.replay(record)
     replay.finish()
     replay.violations[:0] = changed
@@ -87,8 +87,8 @@ def _replay_all(path: Path, *, as_json: bool) -> bool:
     return same
 
 
-def _refuse_part(path: Path, reader: History) -> None:
-    if reader.is_part:
+def _check_whole(path: Path, *, is_part: bool) -> None:
+    if is_part:
         raise BadInput(f"{path} is an archive, a part of a journal: give the state directory, or `validate` it")
 
 
@@ -122,13 +122,13 @@ def _short(text: str) -> str:
 def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
     """Print the tree as it was after record *at*."""
     replay, usage_records = Replay(), list[LifecycleEvent]()
-    with History(path) as reader:
-        _refuse_part(path, reader)
-        last_seq = reader.live.last_seq
+    with open_file(path) as file:
+        _check_whole(path, is_part=file.is_part)
+        last_seq = file.last_seq
         if not 1 <= at <= last_seq:
             has = f"no record {at}; give 1 to {last_seq}" if last_seq else "no records yet"
             raise BadInput(f"--at: {path} has {has}")
-        for record in reader.events():
+        for record in file.events(archived=True):
             replay.replay(record)
             if as_json and record.event in USAGE_EVENTS:
                 usage_records.append(record)
@@ -144,9 +144,9 @@ def _replay_tree(path: Path, at: int, *, as_json: bool) -> None:
 # -------------------------------------------------------------------------------------------- under other policies
 def _replay_under(path: Path, edges: Mapping[str, bool], limits: Mapping[str, Any], *, as_json: bool) -> None:
     """Print how the recorded run would have gone under other policies."""
-    with History(path) as reader:
-        _refuse_part(path, reader)
-        outcome = what_if(list(reader.events()), edges=edges, limits=limits)
+    with open_file(path) as file:
+        _check_whole(path, is_part=file.is_part)
+        outcome = what_if(list(file.events(archived=True)), edges=edges, limits=limits)
     if as_json:
         document = {"file": str(path), "abort_policy": edges, "restart_policy": limits}
         say(json_text({**document, **msgspec.to_builtins(outcome)}))

@@ -23,10 +23,11 @@ from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.record_log import LEVELS, RecordLog
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
+from supervisor.embedding.journals import read_state
 from supervisor.embedding.runtime import close_sessions, open_in, reconfigure
 from supervisor.host.api import Supervisor
-from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans import BadPlan, Plan
 from supervisor.plans.earlier_runs import continued, resumed_ids
 from supervisor.ports import EntityRow, JournalError
@@ -112,7 +113,7 @@ async def _run(request: RunRequest, plan: Plan, state: StateDir) -> int:
     if request.resume:
         check_resumable(plan, state)
     last_seq, before = _earlier_runs(state)
-    reporter = Reporter(state.journal, after=last_seq, log=RecordLog().take if request.verbose else None)
+    reporter = Reporter(after=last_seq, log=RecordLog().take if request.verbose else None)
     make_view = partial(view_for, as_json=request.as_json, state=state, before=before)
     try:
         result = await _supervised(request, plan, state, reporter, make_view)
@@ -137,7 +138,7 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
     """
     rows: list[EntityRow] = []
     if state.journal.exists():
-        with JournalReader(state.journal) as reader:
+        with read_state(state) as reader:
             rows = reader.entities()
     left = find_previous_run(plan, plan.settings, rows)
     if left is None or not (left.has_rest or continued(plan, plan.settings, rows)):
@@ -145,13 +146,13 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
         raise BadInput(f"--resume: {words}; run it without --resume")
 
 
-def _earlier_runs(state: StateDir) -> tuple[int, list[EntityRow]]:
+def _earlier_runs(state: StateDir) -> tuple[RecordId, list[EntityRow]]:
     """Return the number of the last record of earlier runs, and the entities of these runs; none if there is no
     journal."""
     # Path.exists() raises an error where the name cannot be; opening the journal says why.
     if not os.path.exists(state.journal):
-        return 0, []
-    with JournalReader(state.journal) as reader:
+        return BEGINNING, []
+    with read_state(state) as reader:
         return reader.last_seq, reader.entities()
 
 
@@ -171,7 +172,7 @@ async def _supervised(
             workdir=request.workdir,
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
-            reporter.start(make_view)
+            reporter.start(sup.reader(), make_view)
             runner = PlanRunner(sup.core)
             controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)

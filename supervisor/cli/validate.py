@@ -19,10 +19,11 @@ from supervisor.cli.rendering import json_text, report_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.diagnostics.invariants import RecordChecker, Violation
 from supervisor.diagnostics.validate import Report, split_lines, validate_lines
-from supervisor.journal.history import History
+from supervisor.embedding.journals import open_file
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
+from supervisor.ports import Damage
 
 VIOLATIONS_MAX: Final = 1000
 """Number of violations that are listed; the others are only counted."""
@@ -100,15 +101,15 @@ def _unreadable(path: Path, error: OSError, which: str) -> BadInput:
 
 # --------------------------------------------------------------------------------------------------------- records
 def _checked_journal(path: Path) -> CheckedRecords:
-    with History(path) as reader:
-        return check_records(reader.events(), changed_since(reader), whole=not reader.is_part)
+    with open_file(path) as file:
+        return check_records(file.events(archived=True), as_violations(file.find_damage()), whole=not file.is_part)
 
 
-def changed_since(reader: History) -> list[Violation]:
-    """Return as violations the damage that ``supervisor journal check`` finds: for each file the first record and the
+def as_violations(damage: Sequence[Damage]) -> list[Violation]:
+    """Return the damage that ``supervisor journal check`` finds as violations: for each file the first record and the
     first entity that differ from their hashes, or another problem."""
     found = []
-    for seq, entity_id, problem in reader.find_damage():
+    for seq, entity_id, problem in damage:
         if seq is not None:
             words = "it is not what was written"
             found.append(Violation(invariant=_CHAIN, entity_id="journal", seq=seq, message=words))

@@ -15,12 +15,12 @@ from supervisor.cli.rendering import json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, TimedOut, WorkFailed
 from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.diagnostics.tree_view import ps
-from supervisor.journal.history import History
+from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import ENDS_WELL, Task
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.redaction import printable
-from supervisor.ports import EntityRow
+from supervisor.ports import EntityRow, Reader
 
 _KINDS = (Kind.TASK, Kind.SESSION, Kind.WORKSTREAM)
 _FOR_A_PERSON = (Task.PLANNED.value, Task.PENDING_APPROVAL.value)
@@ -46,10 +46,11 @@ def wait_command(entity_id: str | None, timeout_s: float | None, state_dir: Path
         raise BadInput(f"--timeout: {timeout_s} is not a duration; give seconds, 0 or more")
     deadline = _Deadline(timeout_s)
     state = StateDir.open(state_dir, create=False)
-    with _started_history(state, deadline) as reader:
+    _await_begin(state, deadline)
+    with read_state(state) as reader:
         row = _await_present(state, reader, entity_id, deadline)
         row = _await_end(state, reader, row.id, deadline)
-        rows = reader.live.entities()
+        rows = reader.entities()
     rows = rows if any(one.id == row.id for one in rows) else [*rows, row]  # it may have been moved to the archive
     outcome = Outcomes(rows).of(row)
     note = next(one.note for one in ps(rows, now=time.time()) if one.id == row.id)
@@ -75,13 +76,12 @@ class _Deadline:
             raise TimedOut(f"{message} after {self._timeout_s:g} s{state}")
 
 
-def _started_history(state: StateDir, deadline: _Deadline) -> History:
-    """Open the journal, after the start of a run that is starting: until it has begun, the newest run in the journal is
-    not the run that the caller means, and there may be no journal yet.
+def _await_begin(state: StateDir, deadline: _Deadline) -> None:
+    """Wait until a run that is starting has begun. Before, the newest run in the journal is not the run that the caller
+    means, and there may be no journal yet.
 
     Raises:
         TimedOut: the run has not begun at the deadline.
-        JournalError: the journal cannot be read.
     """
     said = False
     while (holder := state.lock_holder()) is not None and holder.starting:
@@ -90,16 +90,15 @@ def _started_history(state: StateDir, deadline: _Deadline) -> History:
             warn(f"{holder.words} starts a run on {state.root}: waiting for its begin")
         deadline.check(f"the run on {state.root} has not begun")
         pause()
-    return History(state.journal)
 
 
-def _find(reader: History, entity_id: str | None) -> EntityRow:
+def _find(reader: Reader, entity_id: str | None) -> EntityRow:
     """Return the entity to wait for.
 
     Raises:
         UnknownId, BadInput: there is none, or it is of a kind that is not waited for.
     """
-    rows = reader.live.entities()
+    rows = reader.entities()
     if entity_id is None:
         streams = [row for row in rows if row.kind == Kind.WORKSTREAM]
         if not streams:
@@ -113,7 +112,7 @@ def _find(reader: History, entity_id: str | None) -> EntityRow:
     return found
 
 
-def _await_present(state: StateDir, reader: History, entity_id: str | None, deadline: _Deadline) -> EntityRow:
+def _await_present(state: StateDir, reader: Reader, entity_id: str | None, deadline: _Deadline) -> EntityRow:
     """Return the entity to wait for. If the newest one of a name is of a run that ended before the present supervisor
     began, wait for a newer one: that supervisor is only starting. An id means the same entity at all times.
 
@@ -142,7 +141,7 @@ def _await_present(state: StateDir, reader: History, entity_id: str | None, dead
         pause()
 
 
-def _await_end(state: StateDir, reader: History, entity_id: str, deadline: _Deadline) -> EntityRow:
+def _await_end(state: StateDir, reader: Reader, entity_id: str, deadline: _Deadline) -> EntityRow:
     """Wait for the end of an entity, and return its last row. Say once that a task waits for an approval.
 
     Raises:
@@ -154,7 +153,7 @@ def _await_end(state: StateDir, reader: History, entity_id: str, deadline: _Dead
         running = state.lock_holder() is not None  # asked first: the end that a supervisor records last is still seen
         row = reader.entity(entity_id)
         assert row is not None, "rows stay"
-        if has_ended(reader.live, row):
+        if has_ended(reader, row):
             return row
         if not running:
             words = f"{entity_id} has not ended ({row.state}), and no supervisor runs on {state.root}"

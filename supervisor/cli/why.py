@@ -10,7 +10,7 @@ import click
 
 from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import newest_of_name, open_history, unknown_id
+from supervisor.cli.lookup import newest_of_name, open_journal, unknown_id
 from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import counted, event_line, json_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep, why
@@ -47,13 +47,13 @@ def explained(state_dir: Path, entity_id: str, *, exact: bool = False) -> tuple[
     Raises:
         UnknownId: no record is about that id.
     """
-    with open_history(state_dir) as (_, reader):
+    with open_journal(state_dir) as (_, reader):
         if not exact:
             entity_id = newest_of_name(reader, entity_id)
-        events = list(reader.live.events())
+        events = list(reader.events())
         explanation = _explained(events, entity_id)
-        if reader.live.archives() and (explanation is None or explanation.missing is not None):
-            events = list(reader.events())
+        if reader.archived_records() and (explanation is None or explanation.missing is not None):
+            events = list(reader.events(archived=True))
             explanation = _explained(events, entity_id)
         if explanation is None:
             raise unknown_id(reader, entity_id)

@@ -40,7 +40,7 @@ from supervisor.control.requests import (
     Steer,
     Stop,
 )
-from supervisor.lifecycles.types import Verb
+from supervisor.lifecycles.types import RecordId, Verb
 from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import read_subtasks
 from supervisor.plans.task_control import CommandResult, WorkControl
@@ -162,7 +162,7 @@ async def permissions(sup: Supervisor, asked: Permissions) -> Replies:
 
 async def follow(sup: Supervisor, asked: Follow) -> Replies:
     """Send every durable record, those to come included, until the supervisor ends."""
-    async with sup.subscribe(asked.after) as events, aclosing(events):
+    async with sup.subscribe(RecordId(asked.after)) as events, aclosing(events):
         async for event in events:
             if asked.id in (None, event.entity_id):
                 yield {"event": event}

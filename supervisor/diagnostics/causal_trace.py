@@ -32,7 +32,7 @@ from typing import Final
 import msgspec
 
 from supervisor.lifecycles.turn import split_call
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, RecordId
 
 ABORT_RECORD: Final = "AbortRecord"
 """Pattern of the id of a tool call. A number is written in one way only, and the largest number of calls in a turn has
@@ -40,8 +40,8 @@ fewer digits than the pattern allows."""
 _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
 """Events that end an entity; such an event of an entity that has already ended is a later cause."""
 
-Events = Mapping[int, LifecycleEvent] | Iterable[LifecycleEvent]
-BySeq = Mapping[int, LifecycleEvent]
+Events = Mapping[RecordId, LifecycleEvent] | Iterable[LifecycleEvent]
+BySeq = Mapping[RecordId, LifecycleEvent]
 
 
 class RecordRole(StrEnum):
@@ -81,7 +81,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     entity_id: str
     root: LifecycleEvent | None
     roots: int
-    missing: int | None
+    missing: RecordId | None
     steps: tuple[SpineStep, ...]
 
     @property
@@ -138,7 +138,7 @@ def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
 
 
 # ------------------------------------------------------------------------------------------------------- the spine
-def _seq(record: LifecycleEvent) -> int:
+def _seq(record: LifecycleEvent) -> RecordId:
     return record.seq
 
 
@@ -146,7 +146,7 @@ def _by_seq(events: Events) -> BySeq:
     return events if isinstance(events, Mapping) else {one.seq: one for one in events}
 
 
-def _spine(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], int | None]:
+def _spine(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], RecordId | None]:
     """Return the records from the root to *last*, and the number of a cause that the journal lacks, or ``None``. A
     cause is older than its effect, so the loop ends."""
     spine = [last]
@@ -173,7 +173,7 @@ def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
 
 
 def _annotations(
-    record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent], shown: set[int]
+    record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent], shown: set[RecordId]
 ) -> tuple[Annotation, ...]:
     """Return as annotations the aborts that *record* names and, for an abort, the other edges that it crossed, without
     records already *shown*."""
@@ -220,7 +220,7 @@ def _aborts_of_call(by_seq: BySeq, call_id: str) -> list[LifecycleEvent]:
 def _roots(
     by_seq: BySeq, aborts: Mapping[str, LifecycleEvent], ends: Iterable[LifecycleEvent]
 ) -> tuple[LifecycleEvent, ...]:
-    pending, seen, found = list(ends), set[int](), list[LifecycleEvent]()
+    pending, seen, found = list(ends), set[RecordId](), list[LifecycleEvent]()
     while pending:
         one = pending.pop()
         if one.seq in seen:

@@ -18,7 +18,8 @@ from actors.machine import Effect, Event, Step
 from supervisor.diagnostics.invariants import RecordChecker, Violation
 from supervisor.diagnostics.invariants.shadow_state import EntityShadow
 from supervisor.lifecycles.effects import SendEvent, StartTimer, SupervisorEffect, decode_effect, encode_effect
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.record_ids import effect_id_of, record_of_effect
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.ports import EntityRow
 
 
@@ -29,7 +30,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     which the value should hold, if there is one.
     """
 
-    seq: int | None
+    seq: RecordId | None
     entity_id: str
     field: str
     recorded: str
@@ -47,7 +48,11 @@ class Replay:
     """
 
     def __init__(
-        self, rows: Iterable[EntityRow] = (), effects: Mapping[str, bytes] | None = None, *, last_seq: int = 0
+        self,
+        rows: Iterable[EntityRow] = (),
+        effects: Mapping[str, bytes] | None = None,
+        *,
+        last_seq: RecordId = BEGINNING,
     ) -> None:
         self.checker = RecordChecker(on_step=self._compare_effects)
         self.shadows: Mapping[str, EntityShadow] = self.checker.shadows
@@ -83,7 +88,7 @@ class Replay:
                 self._differs(seq, "", "effect", f"{effect_id} is owed", "nothing")
 
     # ------------------------------------------------------------------ comparing
-    def _differs(self, seq: int | None, entity_id: str, field: str, recorded: str, replayed: str) -> None:
+    def _differs(self, seq: RecordId | None, entity_id: str, field: str, recorded: str, replayed: str) -> None:
         self.differences.append(
             Difference(seq=seq, entity_id=entity_id, field=field, recorded=recorded, replayed=replayed)
         )
@@ -113,7 +118,7 @@ class Replay:
         for number, effect in enumerate(step.effects):
             if isinstance(effect, SupervisorEffect) and effect.exempt:
                 continue
-            owed, kept = encode_effect(effect), self._effects.pop(f"{record.seq}.{number}", None)
+            owed, kept = encode_effect(effect), self._effects.pop(effect_id_of(record.seq, number), None)
             if kept is None or not _agree(kept, owed, partial(_read, kept, effect)):
                 recorded = kept.decode(errors="replace") if kept is not None else "nothing"
                 self._differs(record.seq, record.entity_id, "effect", recorded, owed.decode())
@@ -166,9 +171,11 @@ def _holds(kept: Any, now: Any) -> bool:
             return bool(kept == now)
 
 
-def _seq_of(effect_id: str) -> int | None:
-    seq = effect_id.partition(".")[0]
-    return int(seq) if seq.isdigit() else None
+def _seq_of(effect_id: str) -> RecordId | None:
+    try:
+        return record_of_effect(effect_id)
+    except ValueError:
+        return None
 
 
 def _parent_of(shadow: EntityShadow) -> str | None:

@@ -22,7 +22,14 @@ from supervisor.diagnostics.invariants.aborts import EDGES
 from supervisor.diagnostics.invariants.shadow_state import EntityShadow, SessionShadow, TurnShadow
 from supervisor.lifecycles.effects import SendPrompt
 from supervisor.lifecycles.session import Session, SessionData, SessionLimits, backoff_ms
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, LifecycleEvent, TransitionReason, UnknownValue
+from supervisor.lifecycles.types import (
+    AbortPolicy,
+    CancelMode,
+    LifecycleEvent,
+    RecordId,
+    TransitionReason,
+    UnknownValue,
+)
 from supervisor.policies.abort_plan import AbortPlan, NoSiblings, TreeNode, UnknownTarget, plan_abort
 
 LIMITS: Final[Mapping[str, type]] = {
@@ -41,7 +48,7 @@ class AbortDiffers(msgspec.Struct, frozen=True, kw_only=True):
     """An abort with another reach than recorded: ``would_end`` lists additional ends, ``would_live`` the ends that
     would not have happened."""
 
-    seq: int
+    seq: RecordId
     abort_id: str
     target: str
     scope: str
@@ -53,7 +60,7 @@ class SessionDiffers(msgspec.Struct, frozen=True, kw_only=True):
     """A session that would have acted differently after a failure: ``give_up`` where it tried again, or
     ``try_again``."""
 
-    seq: int
+    seq: RecordId
     session_id: str
     would: str
     why: str
@@ -70,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     records: int
-    parts_at: int | None
+    parts_at: RecordId | None
     aborts: tuple[AbortDiffers, ...]
     sessions: tuple[SessionDiffers, ...]
     ended: tuple[str, ...]
@@ -291,7 +298,7 @@ class _WhatIfRun:
             self._waited_s += session_replay.waited_s
             self._would_wait_s += session_replay.would_wait_s
 
-    def _end(self, shadow: SessionShadow, seq: int) -> None:
+    def _end(self, shadow: SessionShadow, seq: RecordId) -> None:
         """Mark a session and everything below it, except sessions with cancel mode ``abandon``, as ended earlier."""
         pending = [shadow]
         while pending:

@@ -27,6 +27,7 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.record_ids import id_before
 from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
@@ -265,7 +266,7 @@ async def supervise(
     async with AsyncExitStack() as stack:
         rows, taken = await parts.journal.entities(), await parts.journal.ids()
         system = await stack.enter_async_context(open_system(seed=parts.seed))
-        last = await parts.journal.events(after_seq=parts.journal.last_seq - 1)
+        last = await parts.journal.events(after_seq=id_before(parts.journal.last_seq))
         supervisor = SupervisorCore(
             system=system,
             parts=parts,

@@ -7,7 +7,7 @@ that is executed. While the journal cannot be written, nothing new begins; termi
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
 import anyio
 
@@ -16,14 +16,14 @@ from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.factories import clean_env
 from supervisor.host.services import ServiceFailed
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent, RecordId
 from supervisor.plans import Settings
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.argument_checks import check_items, check_text, check_type, check_types
 from supervisor.policies.budgets import Budget, BudgetScope
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
-from supervisor.ports import Compacted, JournalError, Launch, McpServer, Retention, UnidentifiedProcess
+from supervisor.ports import Compacted, JournalError, Launch, McpServer, Reader, Retention, UnidentifiedProcess
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
@@ -289,7 +289,7 @@ class Supervisor:
         return inspect(self.core.registry, entity_id)
 
     def subscribe(
-        self, after_seq: int | None = None
+        self, after_seq: RecordId | None = None
     ) -> AbstractAsyncContextManager[AsyncGenerator[LifecycleEvent, None]]:
         """Subscribe to durable records; with *after_seq*, past records with a higher number come first.
 
@@ -298,6 +298,14 @@ class Supervisor:
         """
         check_types(int, after_seq=after_seq)
         return self.core.subscriptions.open(after_seq)
+
+    def reader(self) -> AbstractContextManager[Reader]:
+        """Return read access to the journal, archives included, as a context manager.
+
+        Raises:
+            JournalError: the journal cannot be opened for reading.
+        """
+        return self.core.journal.reader(self.core.subscriptions.follow)
 
     async def compact(self, retention: Retention | None = None) -> Compacted:
         """Move entities that ended long ago from the journal to the archive; by default, the entities that the

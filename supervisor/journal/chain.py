@@ -86,6 +86,7 @@ class BatchEffects:
 
     def take(self, seq: int) -> RecordEffects:
         settled = self._settled.pop(seq, None)
+        # Sorted as _SETTLED sorts: a later check reads the effects in that order, and has to get the same hash.
         return self._owed.pop(seq, ()), sorted(settled) if settled else ()
 
 
@@ -164,6 +165,8 @@ def entity_hash(row: tuple[Any, ...]) -> bytes:
 
 def read_end(db: apsw.Connection) -> tuple[int, bytes]:
     """Return the number and the hash of the last record, to which the next record is chained."""
+    # From the database each time, and not from memory: after a commit that was reported as failed, only the disk knows
+    # which record is the last.
     seq, link = db.execute(_END).fetchone() or (0, START)
     return seq, link
 
@@ -190,13 +193,16 @@ def walk_chain(db: apsw.Connection, after_seq: int = 0, link: bytes = START) -> 
     """
     effects, gaps = StoredEffects(db, after_seq), SeqCursor(db.execute(_GAPS, (after_seq,)))
     for row in db.execute(_ROWS, (after_seq,)):
+        # A gap first: the row after it is chained to the end of the gap, whose records an archive has.
         if gaps.at is not None and gaps.at < row[0]:
             link = _cross_gaps(gaps, row[0], link, effects)
         if _link_hash(link, row[:-1], effects) != row[-1]:
             raise BrokenChain(row[0])
         link = row[-1]
-        yield row
+        yield row  # only now: nobody works on a row that is not as it was written
     _cross_gaps(gaps, _BEYOND, link, effects)
+    # A power cut under a disk that lies may take whole pages. A lost record in the middle breaks the chain; a lost end
+    # does not, but an effect of a lost record may be left.
     if (left := effects.left()) is not None:
         raise BrokenChain(left)
 
@@ -205,6 +211,7 @@ def _cross_gaps(gaps: SeqCursor, before_seq: int, link: bytes, effects: StoredEf
     """Check the gaps before record *before_seq*; return the hash to which that record is chained."""
     while (first_seq := gaps.at) is not None and first_seq < before_seq:
         ((last_seq, before, after),) = gaps.take(first_seq)
+        # A gap that does not continue the chain hides records that were deleted and are in no archive.
         if before != link or not first_seq <= last_seq < before_seq:
             raise BrokenChain(first_seq)
         effects.cross(last_seq)

@@ -47,7 +47,7 @@ from supervisor.journal.schema import (
     translate_errors,
 )
 from supervisor.journal.tables import TABLES, VERSION
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import Append, JournalError, JournalLost
 
 BUSY_MS: Final = 5_000
@@ -76,7 +76,7 @@ class Database:
         """Checksums of the verified content of the disk."""
         self.snapshot_seq = 0
         self.generation = 0
-        self.last_seq = 0
+        self.last_seq = BEGINNING
         self._lines: TransitionLog | None = None
         self.lines_error: str | None = None
         self._fingerprint: Fingerprint | None = None
@@ -102,7 +102,7 @@ class Database:
         ids = list(dict.fromkeys(one.record.entity_id for one in batch))
         rows = {row.id: row for row in read_entities(self.db, ids=ids)}
         last_seq, link = read_end(self.db)
-        after = apply_batch(rows, last_seq, batch)
+        after = apply_batch(rows, RecordId(last_seq), batch)
         entities = [entity_values(row) for row in after.values()]
         hashes = {(row[_ID], row[_ENTITY_SEQ]): entity_hash(row) for row in entities}
         self.db.executemany(WRITE_ENTITY, entities)
@@ -136,7 +136,7 @@ class Database:
                 effects.add_settled(name, seq)
         return effects
 
-    def recover(self) -> int:
+    def recover(self) -> RecordId:
         """After a failed append, read from the disk which records are durable; return the number of the last record.
 
         Uses a new connection, and bypasses the system's cache: after a failed sync, the old connection or the cache may
@@ -360,7 +360,7 @@ class Database:
     def _catch_up(self, lines: TransitionLog) -> None:
         if lines.is_cut():
             lines.find_end()
-        seq = lines.last_seq
+        seq = RecordId(lines.last_seq)
         while page := read_events(self.db, None, seq, _PAGE):
             lines.extend(page)
             seq = page[-1].seq

@@ -1,13 +1,13 @@
-"""History: a journal together with its archives, read as if it were one file.
+"""History: a journal on disk together with its archives (``supervisor.ports.Reader``).
 
-A history has the methods of :class:`JournalReader`. The journal takes precedence for an entity in both places; a record
-that is in both, because a compaction was interrupted, is read once.
+The journal takes precedence for an entity in both places; a record that is in both, because a compaction was
+interrupted, is read once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, suppress
 from heapq import merge
 from pathlib import Path
 from typing import Final, Self
@@ -15,23 +15,19 @@ from typing import Final, Self
 import msgspec
 
 from supervisor.journal.archive import digest_of
-from supervisor.journal.reader import Damage, JournalReader
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import EntityRow, JournalDamaged, JournalError, JournalUnavailable
+from supervisor.journal.reader import JournalReader
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
+from supervisor.ports import (
+    Damage,
+    EntityRow,
+    FileCheck,
+    FollowRecords,
+    JournalDamaged,
+    JournalError,
+    JournalUnavailable,
+)
 
 _CHANGED: Final = "it is not as it was archived"
-
-
-class FileCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of the check of one file. ``gaps`` counts the ranges of records that are in another file; ``problem`` is
-    ``None`` if the file is undamaged."""
-
-    file: str
-    records: int = 0
-    entities: int = 0
-    last_seq: int = 0
-    gaps: int = 0
-    problem: str | None = None
 
 
 def archives_beside(journal: Path) -> Path:
@@ -40,17 +36,17 @@ def archives_beside(journal: Path) -> Path:
 
 
 class History:
-    """The journal at *path* and its archives in *folder*, read-only; a context manager.
+    """The journal at *path*, which may be an archive, and its archives in *folder*; a context manager. *follow* has the
+    records to come; without it nobody is known to write the journal.
 
     Raises:
         JournalError: the journal cannot be read.
     """
 
-    def __init__(self, path: Path, folder: Path | None = None) -> None:
-        self._path, self._folder = path, folder or archives_beside(path)
+    def __init__(self, path: Path, folder: Path | None = None, follow: FollowRecords | None = None) -> None:
+        self._path, self._folder, self._follow = path, folder or archives_beside(path), follow
         self._open = ExitStack()
-        self.live = self._open.enter_context(JournalReader(path))
-        """The journal alone."""
+        self._live = self._open.enter_context(JournalReader(path))
         self._archives: dict[str, JournalReader] = {}
 
     def _readers(self) -> list[JournalReader]:
@@ -60,7 +56,7 @@ class History:
             JournalDamaged: an archive is missing, or the file is no archive.
             JournalUnavailable: an archive cannot be read now.
         """
-        for name in self.live.archives():
+        for name in self._live.archives():
             if name not in self._archives:
                 path = self._folder / name
                 if not path.is_file():
@@ -71,7 +67,7 @@ class History:
                     raise
                 except JournalError as error:
                     raise JournalDamaged(str(error)) from error
-        return [*self._archives.values(), self.live]
+        return [*self._archives.values(), self._live]
 
     @property
     def _missing(self) -> str:
@@ -81,36 +77,61 @@ class History:
     @property
     def is_part(self) -> bool:
         """Whether the file is an archive read by itself: other files have records between its records."""
-        return self.live.gaps > 0 and not self.live.archives()
+        return self._live.gaps > 0 and not self._live.archives()
 
-    def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
-        """Yield the records after *after_seq* in order, each record once; only those of *entity_id* if that is
-        given."""
-        with (
-            self.live.read_transaction()
-        ):  # a record that leaves the journal meanwhile is in an archive that is not read yet
+    @property
+    def last_seq(self) -> RecordId:
+        return self._live.last_seq
+
+    def archived_records(self, after_seq: RecordId = BEGINNING) -> int:
+        return self._live.records_in_gaps(after_seq)
+
+    def events(
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING, *, archived: bool = False
+    ) -> Iterator[LifecycleEvent]:
+        if not archived:
+            yield from self._live.events(entity_id, after_seq)
+            return
+        # A record that leaves the journal meanwhile would be in an archive that is not read yet.
+        with self._live.read_transaction():
             yield from _each_once(one.events(entity_id, after_seq) for one in self._readers())
 
-    def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
-        """Yield the records of events with one of these names, in order, each record once."""
-        with self.live.read_transaction():
+    def events_named(self, *names: str, archived: bool = False) -> Iterator[LifecycleEvent]:
+        if not archived:
+            yield from self._live.events_named(*names)
+            return
+        with self._live.read_transaction():
             yield from _each_once(one.events_named(*names) for one in self._readers())
 
-    def entities(self) -> list[EntityRow]:
-        """Return every entity; the entities of each file are in the order of creation."""
-        with self.live.read_transaction():
-            return list({row.id: row for one in self._readers() for row in one.entities()}.values())
+    def entities(
+        self, *, ids: Sequence[str] | None = None, live_only: bool = False, archived: bool = False
+    ) -> list[EntityRow]:
+        if not archived:
+            return self._live.entities(ids=ids, live_only=live_only)
+        with self._live.read_transaction():
+            rows = (row for one in self._readers() for row in one.entities(ids=ids, live_only=live_only))
+            return list({row.id: row for row in rows}.values())
 
     def entity(self, entity_id: str) -> EntityRow | None:
-        """Return one entity; ``None`` if neither the journal nor an archive has it."""
-        found = self.live.entity(entity_id)
-        if found is None and self.live.archives():
+        found = self._live.entity(entity_id)
+        if found is None and self._live.archives():
             found = next((row for one in self._readers() if (row := one.entity(entity_id)) is not None), None)
         return found
 
+    async def follow(
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING
+    ) -> AsyncGenerator[LifecycleEvent, None]:
+        if self._follow is None:
+            for event in self.events(entity_id, after_seq):
+                yield event
+            return
+        async with aclosing(self._follow(entity_id, after_seq)) as events:
+            async for event in events:
+                yield event
+
     def effects(self) -> dict[str, bytes]:
         """Return every effect, including performed ones, as JSON by the id of the effect."""
-        with self.live.read_transaction():
+        with self._live.read_transaction():
             return {name: payload for one in self._readers() for name, payload in one.effects().items()}
 
     def find_damage(self) -> list[Damage]:
@@ -121,7 +142,7 @@ class History:
         """Check the journal, then each archive: pages, chain, entities, snapshot, and whether the archive is the file
         that the journal names."""
         yield check_file(self._path)
-        for name, digest in self.live.archives().items():
+        for name, digest in self._live.archives().items():
             path = self._folder / name
             found = check_file(path) if path.is_file() else FileCheck(file=str(path), problem=self._missing)
             if found.problem is None and digest_of(path) != digest:
@@ -162,7 +183,7 @@ def check_file(path: Path) -> FileCheck:
                 file=str(path),
                 records=checksums.records,
                 entities=checksums.entities,
-                last_seq=checksums.seq,
+                last_seq=RecordId(checksums.seq),
                 gaps=reader.gaps,
             )
     except JournalError as error:

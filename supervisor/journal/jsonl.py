@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.ports import JournalError
 
 
@@ -33,9 +33,9 @@ class TransitionLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     to_state: str
     trigger: str
     metadata: dict[str, Any]
-    seq: int
+    seq: RecordId
     abort_id: str | None = None
-    cause_id: int | None = None
+    cause_id: RecordId | None = None
 
 
 _encode = msgspec.json.Encoder().encode

@@ -8,14 +8,15 @@ is missing. Records are kept encoded, so that a later change of a caller's dicti
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from supervisor.journal.schema import DERIVED_ID_KINDS, apply_batch, check_generation
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append, EntityRow, JournalError
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
+from supervisor.ports import Append, EntityRow, FollowRecords, JournalError, Reader
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(LifecycleEvent).decode
@@ -25,12 +26,12 @@ class _Log:
     """Records in order, with access by their numbers."""
 
     def __init__(self) -> None:
-        self.seqs: list[int] = []
+        self.seqs: list[RecordId] = []
         self.records: list[bytes] = []
 
-    def after(self, seq: int, limit: int) -> list[LifecycleEvent]:
+    def after(self, seq: RecordId, limit: int | None = None) -> list[LifecycleEvent]:
         start = bisect_right(self.seqs, seq)
-        return [_decode(record) for record in self.records[start : start + limit]]
+        return [_decode(record) for record in self.records[start : None if limit is None else start + limit]]
 
 
 class MemoryStore:
@@ -45,8 +46,19 @@ class MemoryStore:
         self.owed: dict[str, tuple[str, str, bytes]] = {}
 
     @property
-    def last_seq(self) -> int:
-        return self.log.seqs[-1] if self.log.seqs else 0
+    def last_seq(self) -> RecordId:
+        return self.log.seqs[-1] if self.log.seqs else BEGINNING
+
+    def log_of(self, entity_id: str | None) -> _Log:
+        """Return the log of one entity, or of all."""
+        return self.log if entity_id is None else self.logs.get(entity_id, _Log())
+
+    def rows(self, ids: Sequence[str] | None, live_only: bool) -> list[EntityRow]:
+        # A copy at once: a reader may be in another thread than the writer.
+        there = (
+            list(self.entities.values()) if ids is None else [self.entities[one] for one in ids if one in self.entities]
+        )
+        return [row for row in there if not (live_only and row.ended)]
 
     def write(self, batch: Sequence[Append]) -> None:
         """Write all of *batch*, or raise an error and write none of it."""
@@ -81,6 +93,37 @@ class MemoryStore:
             self.owed.pop(name, None)
 
 
+class _MemoryReader:
+    """Reader of a journal in memory (``supervisor.ports.Reader``), which has no archives. The methods may be called in
+    another thread than the writer's."""
+
+    def __init__(self, store: MemoryStore, follow: FollowRecords) -> None:
+        self._store, self.follow = store, follow
+
+    @property
+    def last_seq(self) -> RecordId:
+        return self._store.last_seq
+
+    def events(
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING, *, archived: bool = False
+    ) -> Iterator[LifecycleEvent]:
+        return iter(self._store.log_of(entity_id).after(after_seq))
+
+    def events_named(self, *names: str, archived: bool = False) -> Iterator[LifecycleEvent]:
+        return (event for event in self.events() if event.event in names)
+
+    def entities(
+        self, *, ids: Sequence[str] | None = None, live_only: bool = False, archived: bool = False
+    ) -> list[EntityRow]:
+        return self._store.rows(ids, live_only)
+
+    def entity(self, entity_id: str) -> EntityRow | None:
+        return self._store.entities.get(entity_id)
+
+    def archived_records(self, after_seq: RecordId = BEGINNING) -> int:
+        return 0
+
+
 class MemoryJournal:
     """A journal in memory that ends with its process (``supervisor.ports.Journal``)."""
 
@@ -91,7 +134,7 @@ class MemoryJournal:
         self._closed = False
 
     @property
-    def last_seq(self) -> int:
+    def last_seq(self) -> RecordId:
         return self._store.last_seq
 
     async def append(self, batch: Sequence[Append]) -> None:
@@ -101,7 +144,7 @@ class MemoryJournal:
     async def check(self) -> None:
         """Do nothing: memory cannot be deleted or replaced."""
 
-    async def recover(self) -> int:
+    async def recover(self) -> RecordId:
         store = self._writable()
         await cancel_shielded_checkpoint()
         return store.last_seq
@@ -115,19 +158,18 @@ class MemoryJournal:
         return list(self._reading().owed.values())
 
     async def events(
-        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+        self, *, entity_id: str | None = None, after_seq: RecordId = BEGINNING, limit: int = 10_000
     ) -> list[LifecycleEvent]:
-        store = self._reading()
-        log = store.log if entity_id is None else store.logs.get(entity_id, _Log())
-        return log.after(after_seq, limit)
+        return self._reading().log_of(entity_id).after(after_seq, limit)
 
     async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
-        there = self._reading().entities
-        rows = there.values() if ids is None else [there[one] for one in ids if one in there]
-        return [row for row in rows if not (live_only and row.ended)]
+        return self._reading().rows(ids, live_only)
 
     async def ids(self) -> set[str]:
         return {row.id for row in self._reading().entities.values() if row.kind not in DERIVED_ID_KINDS}
+
+    def reader(self, follow: FollowRecords) -> AbstractContextManager[Reader]:
+        return nullcontext(_MemoryReader(self._reading(), follow))
 
     async def close(self) -> None:
         self._closed = True

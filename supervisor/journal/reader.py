@@ -1,4 +1,5 @@
-"""Read-only access to a journal, for the command line: while a supervisor writes, and after it has ended.
+"""Read-only access to one file of a journal: while a supervisor writes, and after it has ended. ``history`` reads a
+journal together with its archives.
 
 The connection holds no transaction between two queries, so it never delays a supervisor; each page of a result is
 consistent (and all pages together are consistent inside ``read_transaction``). The write-ahead log of a killed
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import apsw
 
@@ -22,25 +23,15 @@ from supervisor.journal.schema import (
     read_entities,
     read_events,
     read_last_seq,
-    read_meta,
     read_named,
     translate_errors,
 )
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import EntityRow, JournalError
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
+from supervisor.ports import Damage, EntityRow, JournalError
 
 _PAGE: Final = 1_000
 _BUSY_MS: Final = 5_000
 _ELSEWHERE: Final = "SELECT coalesce(sum(last_seq - max(first_seq - 1, ?1)), 0) FROM gaps WHERE last_seq > ?1"
-
-
-class Damage(NamedTuple):
-    """Damage of a journal: the first record that differs from its hash, an entity that differs from the hash in its
-    last record, and the message of the check (*problem*), which may concern neither."""
-
-    seq: int | None
-    entity_id: str | None
-    problem: str
 
 
 class JournalReader:
@@ -65,13 +56,7 @@ class JournalReader:
             raise
 
     @property
-    def generation(self) -> int:
-        """The number of supervisors that have owned this journal."""
-        with translate_errors(self._path):
-            return read_meta(self._db, "generation")
-
-    @property
-    def last_seq(self) -> int:
+    def last_seq(self) -> RecordId:
         with translate_errors(self._path):
             return read_last_seq(self._db)
 
@@ -81,7 +66,7 @@ class JournalReader:
         with translate_errors(self._path):
             return int(self._db.execute("SELECT count(*) FROM gaps").get)
 
-    def records_in_gaps(self, after_seq: int = 0) -> int:
+    def records_in_gaps(self, after_seq: RecordId = BEGINNING) -> int:
         """Return the number of records after *after_seq* that are in archives."""
         with translate_errors(self._path):
             return int(self._db.execute(_ELSEWHERE, (after_seq,)).get)
@@ -91,13 +76,13 @@ class JournalReader:
         with translate_errors(self._path):
             return dict(self._db.execute("SELECT file, digest FROM archives ORDER BY number"))
 
-    def events(self, entity_id: str | None = None, after_seq: int = 0) -> Iterator[LifecycleEvent]:
+    def events(self, entity_id: str | None = None, after_seq: RecordId = BEGINNING) -> Iterator[LifecycleEvent]:
         """Yield the records after *after_seq* in order, only those of *entity_id* if that is given."""
         while page := self._page(entity_id, after_seq):
             yield from page
             after_seq = page[-1].seq
 
-    def _page(self, entity_id: str | None, after_seq: int) -> list[LifecycleEvent]:
+    def _page(self, entity_id: str | None, after_seq: RecordId) -> list[LifecycleEvent]:
         with translate_errors(self._path):
             return read_events(self._db, entity_id, after_seq, _PAGE)
 
@@ -127,7 +112,8 @@ class JournalReader:
             try:
                 check_all(self._db)
             except apsw.CorruptError as error:
-                return Damage(check_chain(self._db), check_entities(self._db)[0], str(error))
+                seq = check_chain(self._db)
+                return Damage(None if seq is None else RecordId(seq), check_entities(self._db)[0], str(error))
         return None
 
     def check(self) -> ChecksumState:

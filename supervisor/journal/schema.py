@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from supervisor.journal.tables import VERSION
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
 from supervisor.ports import Append, EntityRow, Fenced, JournalDamaged, JournalError, JournalUnavailable
 
 EVENT_FIELDS: Final = LifecycleEvent.__struct_fields__
@@ -56,7 +56,7 @@ def check_generation(where: object, ours: int, found: int) -> None:
         raise Fenced(f"{where}: generation {found} owns this journal now, ours was {ours}; this supervisor must stop")
 
 
-def apply_batch(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Append]) -> dict[str, EntityRow]:
+def apply_batch(rows: Mapping[str, EntityRow], last_seq: RecordId, batch: Iterable[Append]) -> dict[str, EntityRow]:
     """Return the rows of the entities in *batch* after the batch. *rows* are the existing rows, *last_seq* is the
     number of the last record.
 
@@ -75,7 +75,7 @@ def apply_batch(rows: Mapping[str, EntityRow], last_seq: int, batch: Iterable[Ap
     return after
 
 
-def _out_of_order(record: LifecycleEvent, entity_seq: int, last_seq: int) -> Fenced:
+def _out_of_order(record: LifecycleEvent, entity_seq: int, last_seq: RecordId) -> Fenced:
     who = f"{record.entity_type} {record.entity_id}"
     if record.entity_seq != entity_seq + 1:
         return Fenced(
@@ -144,7 +144,7 @@ def _entity(row: tuple[Any, ...]) -> EntityRow:
 
 
 # ------------------------------------------------------------------------------------------------------- reading
-def read_events(db: apsw.Connection, entity_id: str | None, after_seq: int, limit: int) -> list[LifecycleEvent]:
+def read_events(db: apsw.Connection, entity_id: str | None, after_seq: RecordId, limit: int) -> list[LifecycleEvent]:
     """Return up to *limit* records after *after_seq*, in order: of one entity, or of all."""
     if entity_id is None:
         rows = db.execute(f"{_EVENTS} WHERE seq > ? ORDER BY seq LIMIT ?", (after_seq, limit))
@@ -171,9 +171,9 @@ def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live
     return [_entity(row) for row in db.execute(f"{_ENTITIES} {where} ORDER BY born_seq", values)]
 
 
-def read_last_seq(db: apsw.Connection) -> int:
+def read_last_seq(db: apsw.Connection) -> RecordId:
     """Return the number of the last record; 0 in an empty journal."""
-    return int(db.execute("SELECT coalesce(max(seq), 0) FROM events").get)
+    return RecordId(db.execute("SELECT coalesce(max(seq), 0) FROM events").get)
 
 
 def read_ids(db: apsw.Connection) -> set[str]:

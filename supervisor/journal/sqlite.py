@@ -32,10 +32,11 @@ import anyio.to_thread
 from actors.waiting import to_the_end
 from supervisor.journal.archive import WRITING, compact_pieces
 from supervisor.journal.database import Database, open_database
+from supervisor.journal.history import History
 from supervisor.journal.possession import Possession
 from supervisor.journal.schema import read_entities, read_events, read_ids, translate_errors
-from supervisor.lifecycles.types import LifecycleEvent
-from supervisor.ports import Append, Compacted, EntityRow, JournalError, Retention
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
+from supervisor.ports import Append, Compacted, EntityRow, FollowRecords, JournalError, Reader, Retention
 from supervisor.ports.logs import get_logger
 
 _T = TypeVar("_T")
@@ -91,7 +92,7 @@ class SqliteJournal:
         elif before is not None and self.lines_error is None:
             _log.warning("transitions.jsonl can be written again, and has caught up with the journal")
 
-    async def recover(self) -> int:
+    async def recover(self) -> RecordId:
         """After a failed append, read from the disk which records are durable; return the number of the last one."""
         return await self._run(lambda database: database.recover())
 
@@ -106,7 +107,7 @@ class SqliteJournal:
         return await self._run(lambda database: database.owed())
 
     async def events(
-        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+        self, *, entity_id: str | None = None, after_seq: RecordId = BEGINNING, limit: int = 10_000
     ) -> list[LifecycleEvent]:
         return await self._run(lambda database: read_events(database.db, entity_id, after_seq, limit))
 
@@ -115,6 +116,9 @@ class SqliteJournal:
 
     async def ids(self) -> set[str]:
         return await self._run(lambda database: read_ids(database.db))
+
+    def reader(self, follow: FollowRecords) -> AbstractContextManager[Reader]:
+        return History(self._path, follow=follow)
 
     async def compact(
         self,

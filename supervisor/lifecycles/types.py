@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum, StrEnum
 from math import isfinite
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, NewType, TypeVar
 
 import msgspec
 
@@ -310,6 +310,13 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return final or self.transition_reason is TransitionReason.PERMANENT_ERROR
 
 
+RecordId = NewType("RecordId", int)
+"""Id of a record. Ids are ordered as the records of their journal, and opaque otherwise: only the journals, and
+``supervisor.lifecycles.record_ids``, compute with them."""
+BEGINNING: Final = RecordId(0)
+"""Id before those of all records: after it come all."""
+
+
 class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A line of an entity's log: a transition, or a fact or refusal that changed no state.
 
@@ -319,7 +326,7 @@ class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     record), ``refused`` (illegal here), ``stale`` (came too late) or ``fact`` (an abort record, a process's fate).
     """
 
-    seq: int
+    seq: RecordId
     timestamp: float
     monotonic_s: float
     entity_type: str
@@ -334,6 +341,6 @@ class LifecycleEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     transition_reason: str | None = None
     abort_reason: str | None = None
     abort_id: str | None = None
-    cause_id: int | None = None
+    cause_id: RecordId | None = None
     severity: str = "info"
     metadata: dict[str, Any] = {}

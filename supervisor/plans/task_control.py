@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from supervisor.lifecycles.types import Verb
+from supervisor.lifecycles.types import RecordId, Verb
 
 if TYPE_CHECKING:
     from supervisor.plans.tasks import TaskConfig
@@ -26,7 +26,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
     verb: Verb
     entity_id: str
     state: str
-    seq: int
+    seq: RecordId
     subtasks: tuple[str, ...] = ()
     repeated: bool = False
 

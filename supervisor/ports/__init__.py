@@ -41,7 +41,7 @@ from supervisor.ports.journal import (
     Append,
     Archiver,
     Compacted,
-    EntityRow,
+    CompactionFailed,
     Fenced,
     Journal,
     JournalDamaged,
@@ -64,6 +64,7 @@ from supervisor.ports.process import (
     SpawnShortage,
     UnidentifiedProcess,
 )
+from supervisor.ports.reader import Damage, EntityRow, FileCheck, FollowRecords, Reader
 from supervisor.ports.transcript import TranscriptSink
 from supervisor.ports.workspace import (
     NO_WORKSPACE,
@@ -92,11 +93,15 @@ __all__ = [
     "Codec",
     "Compacted",
     "Compaction",
+    "CompactionFailed",
     "ConversationNamed",
+    "Damage",
     "EntityRow",
     "Fenced",
+    "FileCheck",
     "FileRefused",
     "FileRequested",
+    "FollowRecords",
     "InvalidLaunch",
     "Journal",
     "JournalDamaged",
@@ -117,6 +122,7 @@ __all__ = [
     "Process",
     "ProcessHost",
     "ProcessReport",
+    "Reader",
     "Ready",
     "Released",
     "RequestRefused",

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from supervisor.lifecycles.types import CancelMode, ModelProblem, Verdict
+from supervisor.lifecycles.types import CancelMode, ModelProblem, RecordId, Verdict
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -275,7 +275,7 @@ class Outcome(NamedTuple):
     outcome: str
     error: str
     text: str
-    seq: int | None = None
+    seq: RecordId | None = None
     how: Verdict | None = None
     exception: BaseException | None = None
 

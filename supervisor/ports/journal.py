@@ -1,13 +1,16 @@
-"""Journal port: appends, rows, errors, and the archiver that keeps a journal small."""
+"""Journal port: what the owner of a journal needs: appends, errors, and the archiver that keeps a journal small.
+``reader`` is the port of everyone else."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from supervisor.lifecycles.types import InvalidArgument, LifecycleEvent, check_duration
+from supervisor.lifecycles.types import BEGINNING, InvalidArgument, LifecycleEvent, RecordId, check_duration
+from supervisor.ports.reader import EntityRow, FollowRecords, Reader
 
 
 class JournalError(Exception):
@@ -17,6 +20,10 @@ class JournalError(Exception):
 
 class JournalDamaged(JournalError):
     """Error: the file is a journal, but its content is not as it was written."""
+
+
+class CompactionFailed(JournalError):
+    """Error: a compaction did not finish. Nothing is lost, and the next compaction continues it."""
 
 
 class JournalLost(JournalError):
@@ -50,27 +57,6 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     owed: tuple[tuple[str, bytes], ...] = ()
     settled: tuple[str, ...] = ()
     ended: bool = False
-
-
-class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The row of an entity in the journal."""
-
-    kind: str
-    id: str
-    parent_id: str | None
-    state: str
-    data: bytes
-    entity_seq: int
-    ended: bool
-    born_seq: int
-    born_at: float
-    changed_at: float
-
-    @property
-    def lasted_s(self) -> float:
-        """Seconds from the first to the last record, by the wall clock, since several supervisors may have written
-        them; 0 if the wall clock was set back meanwhile."""
-        return round(max(0.0, self.changed_at - self.born_at), 6)
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +107,7 @@ class Journal(Protocol):
         ...
 
     @property
-    def last_seq(self) -> int: ...
+    def last_seq(self) -> RecordId: ...
 
     async def append(self, batch: Sequence[Append]) -> None:
         """Write *batch* in one transaction.
@@ -132,7 +118,7 @@ class Journal(Protocol):
         """
         ...
 
-    async def recover(self) -> int:
+    async def recover(self) -> RecordId:
         """After a failed append, read from the disk which records are durable; return the number of the last durable
         record.
 
@@ -160,7 +146,7 @@ class Journal(Protocol):
         ...
 
     async def events(
-        self, *, entity_id: str | None = None, after_seq: int = 0, limit: int = 10_000
+        self, *, entity_id: str | None = None, after_seq: RecordId = BEGINNING, limit: int = 10_000
     ) -> list[LifecycleEvent]: ...
 
     async def entities(self, *, live_only: bool = False, ids: Sequence[str] | None = None) -> list[EntityRow]:
@@ -175,6 +161,15 @@ class Journal(Protocol):
 
     async def owed(self) -> list[tuple[str, str, bytes]]:
         """Return the effects that are still to be performed: (effect id, entity id, JSON), oldest first."""
+        ...
+
+    def reader(self, follow: FollowRecords) -> AbstractContextManager[Reader]:
+        """Return read access to this journal and its archives for everyone but its owner; *follow* has the records to
+        come.
+
+        Raises:
+            JournalError: the journal cannot be opened for reading.
+        """
         ...
 
     async def close(self) -> None: ...

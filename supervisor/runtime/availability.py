@@ -19,6 +19,7 @@ import anyio
 from msgspec.structs import replace
 
 from actors.one_shot_event import OneShotEvent, first_of
+from supervisor.lifecycles.types import RecordId
 from supervisor.ports import (
     Append,
     Journal,
@@ -77,7 +78,9 @@ class JournalAvailability:
         """Stop waiting for the end of an outage: the next try raises an error."""
         self._pressed.set()
 
-    async def retry_until_durable(self, error: JournalUnavailable, write: Callable[[int], Awaitable[None]]) -> None:
+    async def retry_until_durable(
+        self, error: JournalUnavailable, write: Callable[[RecordId], Awaitable[None]]
+    ) -> None:
         """Recover the journal and call *write* again, after pauses that become longer, until the records are durable.
 
         Args:
@@ -116,7 +119,7 @@ class JournalAvailability:
         self.up.set()
         return waited
 
-    async def _tried(self, write: Callable[[int], Awaitable[None]]) -> bool:
+    async def _tried(self, write: Callable[[RecordId], Awaitable[None]]) -> bool:
         """Pause, then try the write once more; return whether the write is durable."""
         assert self.outage is not None, "an outage begins before a second try"
         with anyio.move_on_after(RETRY.ceiling_s(self.outage.attempts)):

@@ -37,7 +37,7 @@ from actors import DEFERRED, Context, IllegalTransition, TaskFailed
 from actors.machine import Effect, Event, Step
 from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
-from supervisor.lifecycles.types import LifecycleEvent, Severity
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
 from supervisor.ports.logs import get_logger
 from supervisor.ports.outages import Outage
@@ -125,7 +125,7 @@ class Entity:
         self.on_buried: Callable[[], None] | None = None
         """Function that is called once, when the last record is durable, or when it is certain that it will not be
         written."""
-        self.born_seq = 0
+        self.born_seq = BEGINNING
         self.born_at = self.changed_at = 0.0
         self.since_s = 0.0
         """Time at which the present state began (seconds of the journal clock)."""

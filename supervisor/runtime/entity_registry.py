@@ -24,7 +24,7 @@ import msgspec
 from actors import ActorStopped, ActorSystem, Context, IllegalTransition, Lane, Limits
 from actors.machine import Event, Step
 from supervisor.lifecycles.entity_types import Lifecycle
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.policies.abort_request import EXITING_S
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import (
@@ -266,7 +266,7 @@ class EntityRegistry:
             raise NoSuchEntity(entity_id) from error
         return record
 
-    async def report(self, entity_id: str, event: Event, *, cause: Cause) -> int | None:
+    async def report(self, entity_id: str, event: Event, *, cause: Cause) -> RecordId | None:
         """Send *event*, wait until its record is durable, and return the record's number; ``None`` if the event was
         refused, or if the entity is gone or does not accept the event."""
         if not self.accepts(entity_id, event):

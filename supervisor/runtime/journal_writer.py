@@ -43,7 +43,8 @@ from actors.mailbox import ReplyPort
 from actors.one_shot_event import OneShotEvent
 from actors.waiter import Waiter, current_backend
 from supervisor.lifecycles.effects import SupervisorEffect, encode_effect
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.record_ids import effect_id_of, id_after, id_before
+from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.policies.redaction import Redactor, encodable
 from supervisor.ports import Append, Journal, JournalError, JournalUnavailable, WallClock
 from supervisor.ports.logs import get_logger
@@ -62,7 +63,7 @@ class Cause(NamedTuple):
     """Cause of a message: the number of the record that the message follows from, the id of the effect that the message
     acknowledges, and the name of the actor."""
 
-    seq: int | None = None
+    seq: RecordId | None = None
     effect_id: str | None = None
     actor: str = "supervisor"
 
@@ -74,7 +75,7 @@ class PendingEffect(msgspec.Struct, frozen=True, gc=False):
     entity_id: str
     effect_id: str | None
     effect: Effect
-    seq: int
+    seq: RecordId
     epoch: int
 
 
@@ -174,12 +175,12 @@ class JournalWriter:
         self._perform, self._publish, self._failed = perform, publish, failed
         self._seq = self._durable_seq = journal.last_seq
         self._pending: list[_Pending] = []
-        self._group_start: int | None = None
+        self._group_start: RecordId | None = None
         """Number of the last record before the group that is being recorded; ``None`` outside of ``together``."""
         self._in_flight: list[_Pending] = []
         """Batch of records that is being written and is not known to be durable."""
         self._acknowledged: list[str] = []
-        self._then: deque[tuple[int, Callable[[], None]]] = deque()
+        self._then: deque[tuple[RecordId, Callable[[], None]]] = deque()
         self._backend = current_backend()
         self._waiter: Waiter | None = None
         """Waiter of the commit task while the task has nothing to commit, otherwise ``None``."""
@@ -196,7 +197,7 @@ class JournalWriter:
         self.disk = JournalAvailability(journal, clock.wall)
 
     @property
-    def last_seq(self) -> int:
+    def last_seq(self) -> RecordId:
         """Number of the newest record, whether durable or not."""
         return self._seq
 
@@ -206,11 +207,11 @@ class JournalWriter:
         await; blocks may be nested. Nothing is rolled back: if the block raises, the records that were made before are
         written.
 
-        Example::
+        Example, of a task that is never found without its run::
 
             with journal_writer.together():
-                registry.apply("run:a", TestsPassed(), cause=cause)
-                registry.apply("job:a", ValidationPassed(), cause=cause)
+                journal_writer.record(task, NewRecord(name="Born", outcome="born", cause=cause))
+                journal_writer.record(run, NewRecord(name="Born", outcome="born", cause=cause))
             await journal_writer.flush()
         """
         before = self._group_start
@@ -224,7 +225,7 @@ class JournalWriter:
     def record(self, subject: RecordedEntity, draft: NewRecord) -> LifecycleEvent:
         """Append one record about *subject*; exempt effects of the record are performed before this method returns."""
         data = _encode(subject.data)  # first, since invalid text fails here, before a number is taken
-        self._seq += 1
+        self._seq = id_after(self._seq)
         event, cause = draft.event, draft.cause
         record = LifecycleEvent(
             seq=self._seq,
@@ -247,6 +248,8 @@ class JournalWriter:
             metadata=draft.metadata if draft.metadata is not None else _fields(event),
         )
         exempt, later = self._sorted(subject, draft.effects) if draft.effects else ((), ())
+        # Handed over before anything is performed: an exempt effect may record too, and a record with a higher number
+        # that is written first makes this one unwritable.
         self._hand_over(subject, draft, record, data, later)
         for one in exempt:
             self._perform(one)
@@ -262,7 +265,9 @@ class JournalWriter:
             if isinstance(effect, SupervisorEffect) and effect.exempt:
                 exempt.append(PendingEffect(subject.id, None, effect, self._seq, subject.epoch))
             else:
-                later.append(PendingEffect(subject.id, f"{self._seq}.{number}", effect, self._seq, subject.epoch))
+                later.append(
+                    PendingEffect(subject.id, effect_id_of(self._seq, number), effect, self._seq, subject.epoch)
+                )
         return exempt, later
 
     def _hand_over(
@@ -284,7 +289,7 @@ class JournalWriter:
         )
         if self.error is not None and draft.reply is not None:
             draft.reply.fail(self.error)
-        continues_group = self._group_start is not None and record.seq > self._group_start + 1
+        continues_group = self._group_start is not None and record.seq > id_after(self._group_start)
         self._pending.append(_Pending(append, later, draft.reply, continues_group))
         if self.disk.outage is not None:
             self.disk.count_waiting([append])
@@ -311,7 +316,7 @@ class JournalWriter:
         await durable.wait()
         return self._durable_seq >= seq
 
-    def _call_waiting(self, seq: int) -> None:
+    def _call_waiting(self, seq: RecordId) -> None:
         while self._then and self._then[0][0] <= seq:
             self._then.popleft()[1]()
 
@@ -335,6 +340,8 @@ class JournalWriter:
             raise self.error
 
     def _take_acknowledged(self, cause: Cause) -> tuple[str, ...]:
+        # The outcome of an effect and its acknowledgement are one transaction: a kill leaves both or neither, and then
+        # the next supervisor performs the effect again. Other acknowledgements ride along.
         if not self._acknowledged and cause.effect_id is None:
             return ()
         settled, self._acknowledged = self._acknowledged, []
@@ -373,6 +380,8 @@ class JournalWriter:
         """Remove and return the waiting records for the next transaction: as many as fit, and the rest of the last
         record's group."""
         assert self._group_start is None, "a block of `together` awaits"
+        # The rest of a group goes along, however long it is: a kill between two transactions would leave a task closed
+        # while its job still runs.
         end = 1 if failpoint.active("ledger.batch_of_one") else BATCH_MAX
         while end < len(self._pending) and self._pending[end].continues_group:
             end += 1
@@ -386,11 +395,14 @@ class JournalWriter:
             cleaned.set()
 
     async def _commit(self, batch: list[_Pending]) -> bool:
+        # Known to `_give_up` before the first wait: when the journal fails during the append, the callers of this batch
+        # get the error, too, and do not wait for ever.
         appends, self._in_flight = [one.append for one in batch], batch
         try:
             try:
                 await self._journal.append(appends)
             except JournalUnavailable as error:
+                # Never simply appended again: the batch may be on the disk, although the append has failed.
                 self.disk.count_waiting(one.append for one in (*batch, *self._pending))
                 await self.disk.retry_until_durable(error, lambda durable_seq: self._append_rest(appends, durable_seq))
         except JournalError as error:
@@ -402,13 +414,14 @@ class JournalWriter:
             del batch[0]
         return True
 
-    async def _append_rest(self, batch: list[Append], durable_seq: int) -> None:
+    async def _append_rest(self, batch: list[Append], durable_seq: RecordId) -> None:
         """Write *batch*, unless the try whose outcome was unknown has written it: the batch was one transaction."""
-        if durable_seq == batch[0].record.seq - 1:
+        before = id_before(batch[0].record.seq)
+        if durable_seq == before:
             await self._journal.append(batch)
         elif durable_seq != batch[-1].record.seq:
             raise JournalError(
-                f"the journal ends with record {durable_seq}, and must end with {batch[0].record.seq - 1} or"
+                f"the journal ends with record {durable_seq}, and must end with {before} or"
                 f" {batch[-1].record.seq}: its disk has lost what it had promised, or somebody else writes to it"
             )
 
@@ -427,6 +440,7 @@ class JournalWriter:
         """Publish a durable record, reply to the record's caller, and perform the record's effects. If an effect fails,
         the other effects are performed all the same."""
         record = one.append.record
+        # The effects come last: until here, a kill leaves them in the outbox, and all that anybody has seen is durable.
         self._durable_seq = record.seq
         self._publish(record)
         if one.reply is not None:
@@ -480,6 +494,8 @@ class JournalWriter:
             while self.error is None and not self.clean:
                 self._cleaned = cleaned = self._cleaned or OneShotEvent()
                 await cleaned.wait()
+            # After the last record: its effects are acknowledged only when they were performed. Without this write the
+            # next supervisor would perform them again.
             with suppress(JournalError):  # the owner was told (``failed``)
                 await self.acknowledge_all()
         finally:
@@ -491,6 +507,7 @@ class JournalWriter:
         settled, self._acknowledged = self._acknowledged, []
         try:
             try:
+                # May be repeated: an effect that is settled already stays as it is.
                 await self._journal.settle(settled)
             except JournalUnavailable as error:
                 await self.disk.retry_until_durable(error, lambda durable_seq: self._journal.settle(settled))

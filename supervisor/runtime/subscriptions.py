@@ -13,7 +13,7 @@ import anyio
 import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import Journal
 
 SUBSCRIPTION_MAX = 4_096
@@ -75,7 +75,7 @@ class Subscriptions:
             self._drop(send)
 
     @asynccontextmanager
-    async def open(self, after_seq: int | None) -> AsyncIterator[AsyncGenerator[LifecycleEvent, None]]:
+    async def open(self, after_seq: RecordId | None) -> AsyncIterator[AsyncGenerator[LifecycleEvent, None]]:
         """Subscribe, and iterate over records as they are published; with *after_seq*, first over the past records
         after that number. After ``end`` no records come."""
         send, receive = anyio.create_memory_object_stream[tuple[int, LifecycleEvent]](SUBSCRIPTION_MAX)
@@ -94,10 +94,19 @@ class Subscriptions:
             del self._waiting[send]
             receive.close()
 
-    async def _records(
-        self, after_seq: int | None, send: Sender, receive: MemoryObjectReceiveStream[tuple[int, LifecycleEvent]]
+    async def follow(
+        self, entity_id: str | None = None, after_seq: RecordId = BEGINNING
     ) -> AsyncGenerator[LifecycleEvent, None]:
-        last = after_seq or 0
+        """Yield the records after *after_seq*, and those to come (``supervisor.ports.Reader.follow``)."""
+        async with self.open(after_seq) as records:
+            async for record in records:
+                if entity_id in (None, record.entity_id):
+                    yield record
+
+    async def _records(
+        self, after_seq: RecordId | None, send: Sender, receive: MemoryObjectReceiveStream[tuple[int, LifecycleEvent]]
+    ) -> AsyncGenerator[LifecycleEvent, None]:
+        last = after_seq or BEGINNING
         past = await self._journal.events(after_seq=last) if after_seq is not None else []
         while past:
             for record in past:

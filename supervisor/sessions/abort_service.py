@@ -27,12 +27,14 @@ import msgspec
 from actors import Lane
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
+from supervisor.lifecycles.record_ids import id_after
 from supervisor.lifecycles.turn import Call, Turn, split_call
 from supervisor.lifecycles.types import (
     AbortReason,
     AbortScope,
     CancelMode,
     Kind,
+    RecordId,
     Survivors,
     TerminationStage,
     ToolOutcome,
@@ -74,7 +76,7 @@ class _RunningAbort(NamedTuple):
     actor: str
     now: bool = False
     within_s: float | None = None
-    cause_seq: int | None = None
+    cause_seq: RecordId | None = None
     """Number of the record that the abort follows from, if no caller requested the abort."""
     abort_reason: AbortReason = AbortReason.USER_INTERRUPT
     """Abort reason of the target; nodes that end because of another node have abort reasons of their own."""
@@ -149,8 +151,10 @@ class AbortService:
         now: bool = False,
         within_s: float | None = None,
         plan_id: str | None = None,
+        because: RecordId | None = None,
     ) -> Receipt:
-        """Abort *target*; implements ``Supervisor.abort``, where the arguments are described."""
+        """Abort *target*; implements ``Supervisor.abort``, where the arguments are described. *because* is the number
+        of the record that the abort follows from, if a plan decided it."""
         check_type("target", target, str)
         check_type("reason", reason, str)
         check_type("actor", actor, str)
@@ -181,7 +185,9 @@ class AbortService:
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; plan the abort again")
-        return await self._carry_out(_RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s))
+        return await self._carry_out(
+            _RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s, because)
+        )
 
     async def end_task(self, session_id: str, reason: str) -> str | None:
         """Cancel the task that the session, which has ended or is ending, worked for last; return the name of the task;
@@ -191,7 +197,7 @@ class AbortService:
                 return name
         return None
 
-    def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+    def abort_session(self, session_id: str, reason: str, actor: str, because: RecordId, blamed: AbortReason) -> None:
         """Abort a session, and everything below it, because of the record *because*; without a receipt, and without an
         await. For a session that is ending already, nothing is done."""
         with suppress(UnknownTarget):
@@ -201,7 +207,7 @@ class AbortService:
                 self._terminate(_RunningAbort(plan, new_id, reason, actor, cause_seq=because, abort_reason=blamed))
 
     def _new_id(self) -> str:
-        return f"abort-{self._registry.journal_writer.last_seq + 1}"
+        return f"abort-{id_after(self._registry.journal_writer.last_seq)}"
 
     def _plan_ids(self, plan: AbortPlan, now: bool) -> list[str]:
         """Return the ids that a plan for the same target may have now: planned with sessions that are ending, and
@@ -333,7 +339,7 @@ class AbortService:
             causes[crossing.edge] = self._append(record, request, causes[crossing.after].seq)
         return causes
 
-    def _append(self, record: AbortRecord, request: _RunningAbort, because: int | None) -> Cause:
+    def _append(self, record: AbortRecord, request: _RunningAbort, because: RecordId | None) -> Cause:
         is_direct = record.scope is not AbortScope.SIBLING and record.policy_edge is None
         self._registry.record_fact(
             self._log_of(request.plan),

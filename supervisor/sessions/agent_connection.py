@@ -32,7 +32,7 @@ from supervisor.lifecycles.events import (
     ToolStarted,
     VerifyRequested,
 )
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, ModelProblem, ToolOutcome, Verdict
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, ModelProblem, RecordId, ToolOutcome, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.loop_detection import FinishedCall
@@ -90,7 +90,7 @@ class _AbortedCall(NamedTuple):
 
     reason: str
     abort_id: str | None
-    cause_seq: int | None
+    cause_seq: RecordId | None
     """Number of the record that the call's result follows from: the record of the abort."""
 
     def result(self, call_id: str, said: ToolOutcome) -> ToolCompleted:
@@ -132,7 +132,7 @@ class AgentConnection(Connection):
         """Title and kind of each open call, by the call's id."""
         self._aborting: dict[str, _AbortedCall] = {}
         self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
-        self._causes: dict[str, int | None] = {}
+        self._causes: dict[str, RecordId | None] = {}
         self._numbers = 0
 
     @property
@@ -152,7 +152,7 @@ class AgentConnection(Connection):
     def _send(self, entity_id: str, event: Event) -> None:
         self.registry.send(entity_id, event, cause=self.session.cause)
 
-    def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
+    def _report(self, entity_id: str, event: Event) -> Coroutine[Any, Any, RecordId | None]:
         return self.registry.report(entity_id, event, cause=self.session.cause)
 
     # ------------------------------------------------------------------ the session's start
@@ -299,7 +299,7 @@ class AgentConnection(Connection):
         self._opened[call_id] = (title, tool_kind)
         within = int(above.rpartition(":c")[2]) if above is not None else 0
         started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind, within=within)
-        recorded: int | None = None
+        recorded: RecordId | None = None
         try:
             recorded = self._causes[tool_id] = await self._report(turn_id, started)
         finally:
@@ -369,7 +369,7 @@ class AgentConnection(Connection):
         *reason*."""
         self._calls.pop(call_id, None)
 
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: RecordId | None) -> None:
         self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id, cause_seq))
 
     def terminate_call(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol, Self
 
-from supervisor.lifecycles.types import AbortScope, CancelMode, DeliveryPoint
+from supervisor.lifecycles.types import AbortScope, CancelMode, DeliveryPoint, RecordId
 from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.argument_checks import check_type
 from supervisor.policies.budgets import Amounts, Budget
@@ -26,7 +26,7 @@ class TurnResult(NamedTuple):
     outcome: str
     error: str
     text: str
-    seq: int | None = None
+    seq: RecordId | None = None
     exception: BaseException | None = None
 
     @classmethod

@@ -7,7 +7,6 @@ crashes, the conversation that its agent could load, the abort that was under wa
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -16,7 +15,9 @@ from actors.machine import Event
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.lifecycles.effects import SupervisorEffect, decode_effect
 from supervisor.lifecycles.entity_types import LIFECYCLES
+from supervisor.lifecycles.record_ids import id_before, record_of_effect
 from supervisor.lifecycles.types import (
+    BEGINNING,
     OWN_ABORTS,
     AbortPolicy,
     AbortReason,
@@ -24,6 +25,7 @@ from supervisor.lifecycles.types import (
     CancelMode,
     Kind,
     LifecycleEvent,
+    RecordId,
     TransitionReason,
 )
 from supervisor.policies.abort_request import CAUSES_MAX, LaterCause
@@ -54,13 +56,13 @@ class RecoveredEffect(NamedTuple):
 
     effect_id: str
     entity_id: str
-    seq: int
+    seq: RecordId
     effect: SupervisorEffect
 
     @classmethod
     def of(cls, row: tuple[str, str, bytes]) -> RecoveredEffect:
         effect_id, entity_id, payload = row
-        return cls(effect_id, entity_id, int(effect_id.partition(".")[0]), decode_effect(payload, _event_of))
+        return cls(effect_id, entity_id, record_of_effect(effect_id), decode_effect(payload, _event_of))
 
 
 def _event_of(name: str, fields: Any) -> Event:
@@ -94,7 +96,7 @@ class RecordedOutcome(NamedTuple):
 
     outcome: str
     error: str
-    seq: int
+    seq: RecordId
 
 
 class SessionHistory:
@@ -109,10 +111,10 @@ class SessionHistory:
         self.requests = 0
         self.crashes: tuple[float, ...] = ()
         """Times (monotonic seconds) at which the agent crashed after a successful start."""
-        self.entered_seq, self.entered_s = 0, 0.0
+        self.entered_seq, self.entered_s = BEGINNING, 0.0
         """Number of the record that brought the session into its present state, and the time of that record."""
-        self.born_by: int | None = None
-        self.joined_seq = 0
+        self.born_by: RecordId | None = None
+        self.joined_seq = BEGINNING
         """Number of the record by which the session got its present parent."""
         self.directory: str | None = None
         """Working directory of the session; ``None`` if it was not ready."""
@@ -126,7 +128,7 @@ class SessionHistory:
         self.lost = False
         self.budget = RecordedUsage()
         """Amounts used, and budget scopes."""
-        self.counted_seq = 0
+        self.counted_seq = BEGINNING
         """Number of the newest record with the usage of the session's budget scopes."""
         self.once: dict[str, bool] = {}
         """For each prompt, oldest first, whether it may be tried only once."""
@@ -249,7 +251,7 @@ async def past_of(journal: Journal, session_id: str) -> SessionHistory:
     return past
 
 
-async def used_in(journal: Journal, session_id: str, after_seq: int = 0) -> dict[str, Amounts]:
+async def used_in(journal: Journal, session_id: str, after_seq: RecordId = BEGINNING) -> dict[str, Amounts]:
     """Return the usage of each budget scope that a session counts in, from the records of its log after *after_seq*."""
     used: dict[str, Amounts] = {}
     async for page in _pages(journal, session_id, after_seq):
@@ -278,19 +280,21 @@ async def used_meanwhile(
         pasts: histories of the live sessions.
         rows: rows of all sessions, ended ones included.
     """
-    known: dict[str, int] = {}
+    known: dict[str, RecordId] = {}
     for past in pasts.values():
         for one in past.budget.scopes:
-            known[one["id"]] = max(past.counted_seq, known.get(one["id"], 0))
+            known[one["id"]] = max(past.counted_seq, known.get(one["id"], BEGINNING))
     if not known:
         return {}
-    anywhere: float = min((seq for scope_id, seq in known.items() if scope_id not in pasts), default=inf)
-    news_from, used = dict[str, float](), dict[str, Amounts]()
+    anywhere = sorted(seq for scope_id, seq in known.items() if scope_id not in pasts)[:1]
+    news_from, used = dict[str, RecordId](), dict[str, Amounts]()
     for row in sorted(rows, key=lambda row: row.born_seq):  # parents come first
         above = row.parent_id or ""
-        news_from[row.id] = least = min(anywhere, known.get(above, inf), news_from.get(above, inf))
-        if row.ended and least != inf:
-            for scope_id, amounts in (await used_in(journal, row.id, int(least))).items():
+        since = [*anywhere, *(one[above] for one in (known, news_from) if above in one)]
+        if since:
+            news_from[row.id] = min(since)
+        if since and row.ended:
+            for scope_id, amounts in (await used_in(journal, row.id, min(since))).items():
                 _at_least(used, scope_id, amounts)
     return used
 
@@ -341,15 +345,17 @@ async def due_of(journal: Journal, turn: Entity) -> float | None:
     return None if began_s is None else began_s + turn.data.timeout_s
 
 
-async def _pages(journal: Journal, entity_id: str, after: int = 0) -> AsyncIterator[Sequence[LifecycleEvent]]:
+async def _pages(
+    journal: Journal, entity_id: str, after: RecordId = BEGINNING
+) -> AsyncIterator[Sequence[LifecycleEvent]]:
     while page := await journal.events(entity_id=entity_id, after_seq=after):
         after = page[-1].seq
         yield page
 
 
-async def _call_of(journal: Journal, seq: int | None) -> str | None:
+async def _call_of(journal: Journal, seq: RecordId | None) -> str | None:
     """Return the tool call that began with record *seq*; ``None`` if that is another record, or was archived."""
-    for one in await journal.events(after_seq=seq - 1, limit=1) if seq else ():
+    for one in await journal.events(after_seq=id_before(seq), limit=1) if seq else ():
         if one.seq == seq and one.event == "tool_started":
             return f"{one.entity_id}:c{one.metadata['number']}"
     return None

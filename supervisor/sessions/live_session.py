@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 from actors import ActorStopped, Context
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.session import Message
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Survivors, TerminationStage, Verdict
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, RecordId, Survivors, TerminationStage, Verdict
 from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
 from supervisor.policies.abort_request import AbortRequest
 from supervisor.policies.access import Rights
@@ -103,7 +103,7 @@ class Connection(Protocol):
         *reason*."""
         ...
 
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: int | None) -> None:
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: RecordId | None) -> None:
         """Mark a call whose work the agent runs by itself as aborted: the call then ends with the result of the abort
         whose record has the number *cause_seq*."""
         ...
@@ -329,12 +329,12 @@ class LiveSession:
         self.incoming_messages: dict[str, None] = {}
         """Ids of the prompts, and of the messages, that were sent but have not reached the session yet. They count as
         waiting."""
-        self.cause_seq: int | None = None
+        self.cause_seq: RecordId | None = None
         """Number of the record that the agent's present actions follow from: its launch, its prompt, or the request to
         stop."""
         self.phase = SessionPhase.RUNNING
         self._reached: dict[SessionPhase, OneShotEvent] = {}
-        self.stopped_by_seq: int | None = None
+        self.stopped_by_seq: RecordId | None = None
         """Number of the record that requested the session to stop; ``None`` before the request, or if no record made
         it."""
         self.stop_request: AbortRequest | None = None

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from supervisor.lifecycles.session import Session
-from supervisor.lifecycles.types import AbortReason, ModelFailure
+from supervisor.lifecycles.types import AbortReason, ModelFailure, RecordId
 from supervisor.policies.budgets import WHOLE, Amounts, Budget, BudgetScope, SpentBudget
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.monitor_settings import MonitorSettings
@@ -22,7 +22,7 @@ from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.session_monitor import BUDGETED, SessionMonitor
 
-AbortSession = Callable[[str, str, str, int, AbortReason], None]
+AbortSession = Callable[[str, str, str, RecordId, AbortReason], None]
 """Function that aborts a session without waiting: (session id, reason, actor, number of the record that the abort
 follows from, abort reason)."""
 
@@ -44,7 +44,7 @@ class RecordedUsage(NamedTuple):
     """True if the session's own limits are the default limits of all sessions."""
     troubles: int = 0
     """Number of model errors in a row at the last record, if no turn has succeeded since."""
-    spent: tuple[SpentBudget, int] | None = None
+    spent: tuple[SpentBudget, RecordId] | None = None
     """The budget that was used up, and the number of the record about it."""
     totals: Mapping[str, Amounts] = MappingProxyType({})
     """Last usage total of each conversation of the session, as of the record of ``used``."""

@@ -50,11 +50,13 @@ from supervisor.lifecycles.events import (
 from supervisor.lifecycles.session import Session, backoff_ms
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import (
+    BEGINNING,
     AbortReason,
     AbortScope,
     Exit,
     Kind,
     LifecycleEvent,
+    RecordId,
     TerminationStage,
     ToolOutcome,
     TransitionReason,
@@ -284,7 +286,7 @@ class Recovery:
             self._causes[session_id] = Cause(past.entered_seq, None, CAUSE.actor) if stopped else CAUSE
         return session_id in self._going
 
-    def _perform(self, entity_id: str, effect: Effect, seq: int, effect_id: str | None = None) -> None:
+    def _perform(self, entity_id: str, effect: Effect, seq: RecordId, effect_id: str | None = None) -> None:
         entity = self._registry.entities.get(entity_id)  # None if it has ended meanwhile
         if entity is not None:
             self._effect_executor.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
@@ -470,7 +472,7 @@ class Recovery:
     def _begin(self, entity_id: str, effect: Effect, begun: set[tuple[str, type]]) -> None:
         if (entity_id, type(effect)) not in begun:
             seq = self._causes.get(entity_id.partition(":")[0], CAUSE).seq
-            self._perform(entity_id, effect, seq or 0)
+            self._perform(entity_id, effect, seq or BEGINNING)
 
     # ------------------------------------------------------------------ turns
     def _continue_turn(self, turn: Entity, state: Turn, begun: set[tuple[str, type]]) -> None:

@@ -21,7 +21,7 @@ from actors.timers import Timer
 from supervisor.lifecycles.events import ProgressSeen, TaskFailed, UrgentMessage
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
-from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, Severity, Verdict
+from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, RecordId, Severity, Verdict
 from supervisor.policies import liveness
 from supervisor.policies.budgets import Amounts, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
 from supervisor.policies.liveness import ONE_SHOT, Stall, StallAction, StallProfileName
@@ -97,7 +97,7 @@ class ModelErrorMonitor:
         self,
         registry: EntityRegistry,
         limits: ModelLimits,
-        record_fact: Callable[[str, dict[str, Any], str], int],
+        record_fact: Callable[[str, dict[str, Any], str], RecordId],
         on_failure: Callable[[ModelFailure], None],
     ) -> None:
         self._registry = registry
@@ -105,7 +105,7 @@ class ModelErrorMonitor:
         self._on_failure = on_failure
         self._turn_id = ""
         self._failed = False
-        self._error_seq: int | None = None
+        self._error_seq: RecordId | None = None
         """Number of the record about the last error."""
         self._counts_requests = False
         """True if the agent reports how many requests to the model it makes."""
@@ -162,7 +162,7 @@ class ModelErrorMonitor:
         if ruling.verdict is not None:
             self._fail_turn(ruling.verdict, self._error_seq)
 
-    def _fail_turn(self, verdict: Verdict, because: int | None) -> None:
+    def _fail_turn(self, verdict: Verdict, because: RecordId | None) -> None:
         self._failed = True
         self._registry.send(self._turn_id, TaskFailed(verdict=verdict), cause=Cause(because, None, "model"))
 
@@ -178,7 +178,7 @@ class MonitorOwner(Protocol):
         """Report one model failure of the session's agent."""
         ...
 
-    def abort_session(self, session_id: str, reason: str, actor: str, because: int, blamed: AbortReason) -> None:
+    def abort_session(self, session_id: str, reason: str, actor: str, because: RecordId, blamed: AbortReason) -> None:
         """Abort the session now, without a receipt."""
         ...
 
@@ -229,7 +229,7 @@ class SessionMonitor:
         self._wall: Timer | None = None
         self._under_way = False
         self._hand_back = _HandBackPhase.NONE
-        self._spent: tuple[SpentBudget, int] | None = None
+        self._spent: tuple[SpentBudget, RecordId] | None = None
         """The budget that was used up, and the number of the record about it."""
         self._recalled = False
         """True if the budget was used up under an earlier supervisor."""
@@ -254,7 +254,7 @@ class SessionMonitor:
         self._used = self._recorded = used
         self.totals = ConversationTotals(totals)
 
-    def recall_spent(self, spent: SpentBudget, because: int) -> None:
+    def recall_spent(self, spent: SpentBudget, because: RecordId) -> None:
         """Restore the fact, from the record *because*, that the budget was used up under an earlier supervisor. In the
         next turn the agent hands back its work, unless the limits that then apply are larger."""
         self._spent, self._hand_back, self._recalled = (spent, because), _HandBackPhase.ASKED, True
@@ -423,7 +423,7 @@ class SessionMonitor:
             asked = ASKED.format(words=spent.words)
             self._send_message(f"{_ASKED_ID}{self._turn_id}", asked, because, AbortReason.BUDGET_SPENT)
 
-    def _note_spent(self, spent: SpentBudget) -> int:
+    def _note_spent(self, spent: SpentBudget) -> RecordId:
         because = self._record_fact("BudgetSpent", spent._asdict(), spent.words)
         self._spent = spent, because
         return because
@@ -457,7 +457,7 @@ class SessionMonitor:
         asked = ASKED.format(words=self._spent[0].words)
         return prompt if asked in prompt else f"{prompt}\n\n{asked}"
 
-    def _abort(self, reason: str, because: int, actor: str, blamed: AbortReason) -> None:
+    def _abort(self, reason: str, because: RecordId, actor: str, blamed: AbortReason) -> None:
         if self._hand_back is not _HandBackPhase.OVER:
             self._hand_back = _HandBackPhase.OVER
             self._monitors.abort_session(self.session.session_id, reason, actor, because, blamed)
@@ -550,14 +550,14 @@ class SessionMonitor:
         self,
         message_id: str,
         text: str,
-        because: int,
+        because: RecordId,
         blamed: AbortReason,
         point: DeliveryPoint = DeliveryPoint.NOW,
     ) -> None:
         message = UrgentMessage(message_id=message_id, sender="supervisor", text=text, point=point, blamed=blamed)
         self._registry.send(self.session.session_id, message, cause=Cause(because, None, "supervisor"))
 
-    def _record_fact(self, name: str, metadata: dict[str, Any], reason: str) -> int:
+    def _record_fact(self, name: str, metadata: dict[str, Any], reason: str) -> RecordId:
         """Append a fact to the session's log; return the record's number."""
         cause = Cause(self.session.cause_seq, None, self.session.profile.adapter)
         entity = self._registry.entities.get(self.session.session_id)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import anyio
 
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.ports import Append, Compacted, EntityRow, JournalError, JournalUnavailable, Retention
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.keyed_random import KeyedRandom
@@ -186,7 +186,7 @@ class SimulatedJournal(MemoryJournal):
         come = (one.record for one in batch if (one.record.entity_type, one.record.to_status) == at)
         return any(self._crash(f"{one.to_status}.{one.seq}", "machine.crash_then") for one in come)
 
-    async def recover(self) -> int:
+    async def recover(self) -> RecordId:
         """Find out which records are durable, and return the last sequence number. A disk that is full, locked or
         read-only can be read during the outage; a disk that fails with EIO cannot."""
         await self._spend(self._commit_s)

@@ -26,7 +26,16 @@ from typing import Any
 from actors.machine import Step
 from actors.timers import GRACE_S
 from supervisor.diagnostics.invariants import INVARIANTS, RecordChecker, Violation
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, StageBudgets, TerminationStage
+from supervisor.lifecycles.record_ids import id_after
+from supervisor.lifecycles.types import (
+    BEGINNING,
+    AbortPolicy,
+    AbortScope,
+    LifecycleEvent,
+    RecordId,
+    StageBudgets,
+    TerminationStage,
+)
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, total_survivors
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
@@ -142,7 +151,7 @@ class Oracle:
         self._crossed: list[LifecycleEvent] = []
         self._ended: set[str] = set()
         self._durable: set[str] = set()
-        self._last_seq, self._last_s = 0, 0.0
+        self._last_seq, self._last_s = BEGINNING, 0.0
         self._checkers = checkers(self)
 
     def observe(self, fact: Fact) -> None:
@@ -151,7 +160,7 @@ class Oracle:
             one.observe(fact)
 
     # ------------------------------------------------------------------ violations
-    def violated(self, invariant: str, entity_id: str, message: str, seq: int | None = None) -> None:
+    def violated(self, invariant: str, entity_id: str, message: str, seq: RecordId | None = None) -> None:
         """Report a violation of *invariant* by an entity."""
         assert invariant in INVARIANTS, f"no law is called {invariant}"
         self._keep(Violation(invariant=invariant, entity_id=entity_id, seq=seq, message=message))
@@ -355,7 +364,7 @@ class Oracle:
 
     def _record(self, record: LifecycleEvent) -> None:
         self.records += 1
-        if record.seq != self._last_seq + 1:
+        if record.seq != id_after(self._last_seq):
             self.violated("durable", record.entity_id, f"record {record.seq} follows {self._last_seq}", record.seq)
         self._last_seq, self._last_s = record.seq, record.monotonic_s
         self._durable.add(record.entity_id)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from supervisor.lifecycles.types import RecordId
 from supervisor.ports import Append
 
 JOURNAL_FAILED = "the journal cannot be written"
@@ -47,7 +48,7 @@ class Replies:
         """Whether the session is stopped by the durable records."""
         return self._states.get(session_id) == "Stopped"
 
-    def prompt_answered(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
+    def prompt_answered(self, session_id: str, outcome: str, error: str, seq: RecordId | None) -> None:
         """Check the result that the caller of a prompt received."""
         self.result_told(session_id, outcome, error, seq)
         if error.startswith(JOURNAL_FAILED):
@@ -57,7 +58,7 @@ class Replies:
         if self._answers[key] < 0:
             self._say("durable", session_id, f"a prompt was answered {outcome!r} ({error}); no record says so")
 
-    def result_told(self, session_id: str, outcome: str, error: str, seq: int | None) -> None:
+    def result_told(self, session_id: str, outcome: str, error: str, seq: RecordId | None) -> None:
         """Check the result of a session's last prompt that a caller received who did not send the prompt."""
         if error.startswith(JOURNAL_FAILED) or (session_id, seq, outcome, error) in self._settled:
             return

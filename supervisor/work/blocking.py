@@ -233,8 +233,9 @@ class BlockedTasks:
         vain = [execution for execution in self._blocked.values() if self._ended(execution)]
         persons = [execution for execution in self._blocked.values() if None in self._awaited(execution)]
         for execution in vain:
-            words = f"it was blocked on {', '.join(self._ended(execution))}, which did not complete"
-            self._cancel([execution], CancelReason(words, TaskEnd.BLOCKED))
+            ended = self._ended(execution)
+            words = f"it was blocked on {', '.join(one.name for one in ended)}, which did not complete"
+            self._cancel([execution], CancelReason(words, TaskEnd.BLOCKED, ended[0].seq))
         for execution in persons:
             self._report(execution, "and for a person who unblocks it")
         if not vain and not persons:  # they wait for each other: no work is lost for that, a person can unblock one
@@ -248,12 +249,10 @@ class BlockedTasks:
             elif execution.lock.locked():
                 self._plan_run.look_again = True  # the release of the lock then wakes the dispatcher
 
-    def _ended(self, execution: TaskExecution) -> list[str]:
-        """Return the names of the tasks that *execution* waits for although they ended without being completed."""
+    def _ended(self, execution: TaskExecution) -> list[TaskExecution]:
+        """Return the tasks that *execution* waits for although they ended without being completed."""
         return [
-            one.name
-            for one in self._awaited(execution)
-            if one is not None and one.result is not None and not one.is_met
+            one for one in self._awaited(execution) if one is not None and one.result is not None and not one.is_met
         ]
 
     def _report(self, execution: TaskExecution, why: str) -> None:

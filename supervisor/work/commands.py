@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 
-from supervisor.lifecycles.types import LifecycleEvent, Verb
+from supervisor.lifecycles.types import LifecycleEvent, RecordId, Verb
 from supervisor.plans.task_control import CommandResult
 from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
@@ -158,8 +158,8 @@ class CommandLog:
     def fold(self, records: Iterable[LifecycleEvent]) -> None:
         """Remember the commands that took effect under an earlier supervisor: *records* are the records of tasks and
         their runs, ordered by number."""
-        given: dict[int, Command] = {}
-        newest: dict[str, int] = {}
+        given: dict[RecordId, Command] = {}
+        newest: dict[str, RecordId] = {}
         for record in records:
             if record.outcome == "fact" and record.event == COMMANDED:
                 given[record.seq], newest[record.entity_id] = _command(record), record.seq
@@ -195,7 +195,7 @@ def _command(record: LifecycleEvent) -> Command:
     )
 
 
-def _result(command: Command, seq: int, effect: CommandEffect) -> CommandResult:
+def _result(command: Command, seq: RecordId, effect: CommandEffect) -> CommandResult:
     return CommandResult(
         verb=command.verb, entity_id=command.entity_id, state=effect.state, seq=seq, subtasks=effect.subtasks
     )

@@ -354,10 +354,14 @@ class CompletionPipeline:
             return
         execution.phase = Phase.ENDING
         reason = why.text
+        if why.because is not None and not execution.session_lives:  # else its session's end is the nearer cause
+            execution.seq = why.because
         await self._plan_run.advance(execution, *first, Ended(reason=reason, outcome=why.outcome))
         if execution.session_lives:  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=reason, actor=why.actor)
+                await self._sup.aborts.abort(
+                    execution.session_id, AbortScope.SESSION, reason=reason, actor=why.actor, because=why.because
+                )
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
             await self.leave_workspace(execution)
         else:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.types import RecordId
 from supervisor.ports import Outcome
 from supervisor.sessions.live_session import LiveSession
 from supervisor.work.task_execution import TaskExecution
@@ -45,7 +46,7 @@ async def find_empty(sup: SupervisorCore, execution: TaskExecution, outcome: Out
     return NOTHING_DONE
 
 
-async def _has_called(sup: SupervisorCore, session: LiveSession, began_seq: int) -> bool:
+async def _has_called(sup: SupervisorCore, session: LiveSession, began_seq: RecordId) -> bool:
     """Return whether the agent has made a call in a turn that was opened after the record *began_seq*."""
     name, _, number = sup.registry.entity(session.session_id).data.turn_id.rpartition(":t")
     for one in range(int(number or 0), 0, -1):

@@ -28,11 +28,12 @@ from anyio.abc import TaskStatus
 
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
+from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
 from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
+from supervisor.lifecycles.types import BEGINNING, AbortReason, Kind, TransitionReason
 from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
@@ -201,14 +202,14 @@ class PlanRecovery:
 
     async def _recorded_reason(self, task_id: str) -> str:
         """Return the reason in the last record of the task."""
-        reason, after = "", 0
+        reason, after = "", BEGINNING
         while page := await self._sup.journal.events(entity_id=task_id, after_seq=after):
             after, reason = page[-1].seq, page[-1].reason
         return reason
 
     async def _dead_letter(self, task_id: str) -> str | None:
         """Return the error with which the present failure of a failed task was settled; ``None`` if it was not."""
-        error, after = None, 0
+        error, after = None, BEGINNING
         while page := await self._sup.journal.events(entity_id=task_id, after_seq=after):
             after = page[-1].seq
             for one in page:
@@ -263,7 +264,7 @@ class PlanRecovery:
         [born] = await journal.events(entity_id=session_id, limit=1)
         if not born.cause_id:
             return ""
-        [cause] = await journal.events(after_seq=born.cause_id - 1, limit=1)
+        [cause] = await journal.events(after_seq=id_before(born.cause_id), limit=1)
         return cause.entity_id
 
     async def _end_session(self, session_id: str) -> None:
@@ -363,7 +364,7 @@ class PlanRecovery:
             case "failed":
                 await self._fail(execution, error)
             case _ if above is not None and above.result is not None:  # the supervisor was about to cancel the task
-                why = CancelReason(f"{above.name} is {above.result.outcome}", TaskEnd.CANCELLED)
+                why = CancelReason(f"{above.name} is {above.result.outcome}", TaskEnd.CANCELLED, above.seq)
                 await self._pipeline.cancel(execution, why)
             case "limited" if limit is not None and execution.run is TaskRun.IN_PROGRESS:
                 await self._charge(execution, error, limit)

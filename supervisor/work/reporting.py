@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from supervisor.lifecycles.task import TaskData, TaskEnd, task_end
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
 from supervisor.sessions.restore import WHY
@@ -39,7 +39,7 @@ class UnreportedResult(NamedTuple):
 
     result: PlanResult
     row: EntityRow
-    last_seq: int
+    last_seq: RecordId
 
     @property
     def words(self) -> str:
@@ -57,7 +57,7 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     """
     result: LifecycleEvent | None = None
     end: LifecycleEvent | None = None
-    last_seq = 0
+    last_seq = BEGINNING
     for record in await _log(journal, workstream_id):
         last_seq = record.seq
         if record.event == REPORTED:
@@ -83,7 +83,7 @@ async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:
     """Return all records of one entity. (The function returns a list, since a generator that is left halfway is
     finished by the garbage collector.)"""
     records: list[LifecycleEvent] = []
-    while page := await journal.events(entity_id=entity_id, after_seq=records[-1].seq if records else 0):
+    while page := await journal.events(entity_id=entity_id, after_seq=records[-1].seq if records else BEGINNING):
         records += page
     return records
 

@@ -30,6 +30,9 @@ FINDING_CHARS_MAX: Final = 500
 REVIEWED: Final = "Reviewed"
 """Name of the fact of a review, in the log of the session that did the work."""
 
+REVIEW: Final = "review"
+"""Actor of the start of a reviewer's session."""
+
 _FORM: Final = """\
 Change nothing here. End your answer with one line of JSON, and nothing after it, either
 {"verdict": "approve", "findings": []}
@@ -108,8 +111,9 @@ async def review_work(
 async def _end_earlier(sup: SupervisorCore, session_id: str) -> None:
     """End a review that an earlier supervisor began: nobody waits for its verdict, since the review is begun anew."""
     for child in sup.registry.children_of(session_id):
-        if child.session_id.rpartition("/")[2].partition("-")[0] == "review":
-            await sup.close_session(child.session_id, reason="its review is begun anew", cause=Cause(actor="review"))
+        (born,) = await sup.journal.events(entity_id=child.session_id, limit=1)
+        if born.actor == REVIEW:  # and no child session of the agent, whatever its name
+            await sup.close_session(child.session_id, reason="its review is begun anew", cause=Cause(actor=REVIEW))
 
 
 async def _ask(sup: SupervisorCore, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
@@ -117,8 +121,9 @@ async def _ask(sup: SupervisorCore, session_id: str, review: ReviewConfig, promp
     parent = sup.registry.sessions.get(session_id)
     if parent is None:
         raise NoSuchEntity(session_id)
+    begun_by = cause._replace(actor=REVIEW)
     session = await sup.start_session(
-        "review", agent=review.agent, parent=session_id, directory=parent.profile.directory, cause=cause
+        "review", agent=review.agent, parent=session_id, directory=parent.profile.directory, cause=begun_by
     )
     try:
         outcome = await sup.outcome_of(session.id, prompt, cause, limit=TimeLimit(review.timeout_s))

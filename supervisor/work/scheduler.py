@@ -241,7 +241,7 @@ class TaskScheduler:
         for subtask in execution.subtasks:
             if subtask.result is not None and not subtask.is_met:
                 failed = task.SubtaskFailed(subtask=subtask.id, reason=subtask.result.error)
-                why = CancelReason(f"its subtask {subtask.name} did not complete", TaskEnd.BLOCKED)
+                why = CancelReason(f"its subtask {subtask.name} did not complete", TaskEnd.BLOCKED, subtask.seq)
                 await self.pipeline.cancel(execution, why, failed)
                 return
         if execution.job in (None, Job.PENDING):  # no job: it was split before it was known whether it is wanted
@@ -297,7 +297,8 @@ class TaskScheduler:
         ):
             rest = [one for one in plan_run.executions.values() if one.result is None]
             kind = "critical task" if execution.task.critical else "task"
-            why = CancelReason(f"the {kind} {execution.name} failed, which ends the run", TaskEnd.CANCELLED)
+            words = f"the {kind} {execution.name} failed, which ends the run"
+            why = CancelReason(words, TaskEnd.CANCELLED, execution.seq)
             self._cancel_all(rest, why)
 
     def drop_subtasks(self, execution: TaskExecution) -> None:
@@ -307,7 +308,7 @@ class TaskScheduler:
         left = [subtask for subtask in execution.subtasks if subtask.result is None]
         if outcome != TaskEnd.SKIPPED:
             ends = TaskEnd.REJECTED if outcome == TaskEnd.REJECTED else TaskEnd.CANCELLED
-            self._cancel_all(left, CancelReason(f"{execution.name} is {outcome}", ends))
+            self._cancel_all(left, CancelReason(f"{execution.name} is {outcome}", ends, execution.seq))
             return
         for subtask in left:
             self.plan_run.start(self._skip, subtask, f"{execution.name} was skipped")
@@ -345,7 +346,9 @@ class TaskScheduler:
         if in_session:
             begins()
             with suppress(NoSuchEntity, Refused):
-                await self._sup.aborts.abort(execution.session_id, AbortScope.SESSION, reason=why.text, actor=why.actor)
+                await self._sup.aborts.abort(
+                    execution.session_id, AbortScope.SESSION, reason=why.text, actor=why.actor, because=why.because
+                )
         if is_free:
             async with self.plan_run.moving(execution):
                 if not execution.is_over:

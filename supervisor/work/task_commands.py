@@ -20,7 +20,7 @@ from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import TASK, Task, TaskEnd
 from supervisor.lifecycles.task_run import RUN, TaskRun
-from supervisor.lifecycles.types import Kind, LifecycleEvent, Verb
+from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
 from supervisor.plans.task_control import CommandResult
@@ -55,7 +55,7 @@ class CommandRequest:
 
     def __init__(self, execution: TaskExecution, by: str, reason: str, cause: Cause) -> None:
         self.execution, self.by, self.reason, self._cause = execution, by, reason, cause
-        self._before: int | None = None
+        self._before: RecordId | None = None
 
     def begin(self) -> None:
         """Make the command the cause of the next records of the task; every earlier step of the task is over."""

@@ -26,6 +26,7 @@ from actors import Context
 from actors.machine import Event
 from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND, Lifecycle
 from supervisor.lifecycles.task_cascade import TABLE_OF, Delay, TaskStates, pending_effect
+from supervisor.lifecycles.types import RecordId
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import END_S, MAILBOX, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
@@ -95,7 +96,7 @@ class TaskEntity:
             kind, entity_id, parent_id=self.task.id, state=state, data=data, cause=cause, contained=False
         )
 
-    def move(self, events: Sequence[Event], cause: Cause) -> int | None:
+    def move(self, events: Sequence[Event], cause: Cause) -> RecordId | None:
         """Append the records of the *events* of one decision, and return the number of the last record; ``None`` if
         there are no events.
 

@@ -28,6 +28,7 @@ from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_cascade import TaskStates, step
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
+from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.retry_reason import join_reasons
 from supervisor.runtime.entity import Entity
@@ -48,6 +49,8 @@ class CancelReason(NamedTuple):
 
     text: str
     outcome: TaskEnd = TaskEnd.ABORTED
+    because: RecordId | None = None
+    """Number of the record that the cancellation follows from, if the plan decided it: the end of another task."""
 
     @property
     def actor(self) -> str:
@@ -171,7 +174,7 @@ class TaskExecution:
         the task."""
         self.result: TaskResult | None = None
         self.settled = OneShotEvent()
-        self.seq: int | None = None
+        self.seq: RecordId | None = None
         """Number of the record that is the cause of the task's next record."""
         self.earlier_id = ""
         """Id of the task's entity, if the task was settled under an earlier supervisor, or in the run that this run
@@ -253,11 +256,12 @@ class TaskExecution:
     def run_id(self) -> str:
         return self._opened(self._run).id
 
-    async def began_seq(self) -> int:
+    async def began_seq(self) -> RecordId:
         """Return the number of the record with which the attempt under way began: the run entered IN_PROGRESS."""
         records = await self._sup.journal.events(entity_id=self.run_id)
         return max(
-            (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status), default=0
+            (one.seq for one in records if one.to_status == TaskRun.IN_PROGRESS.value != one.from_status),
+            default=BEGINNING,
         )
 
     @property
@@ -298,7 +302,7 @@ class TaskExecution:
 
     @property
     def job_seq(self) -> int:
-        """Number of the job's last record."""
+        """Number of the job's last record in the log of the job."""
         return self._opened(self._job).entity_seq
 
     @property
@@ -407,7 +411,7 @@ class TaskExecution:
 
     # ------------------------------------------------------------------ births
     def open(
-        self, workstream_id: str, digest: str, *, planned: bool, cause: int | None, before: TaskData | None = None
+        self, workstream_id: str, digest: str, *, planned: bool, cause: RecordId | None, before: TaskData | None = None
     ) -> None:
         """Create the task's entity and begin its log, in state PLANNED if a person must approve the task first. If the
         task was tried in the run that this run resumes, *before* is its data from there: its next prompt tells why."""

@@ -14,6 +14,7 @@ from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import workstream
 from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
+from supervisor.lifecycles.types import RecordId
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import JournalError
@@ -30,7 +31,7 @@ class WorkstreamEntity:
     def __init__(self, sup: SupervisorCore) -> None:
         self._sup = sup
         self._entity: Entity | None = None
-        self._seq: int | None = None
+        self._seq: RecordId | None = None
         self._withdrawn = 0
         """Number of counted tasks that have no entity in this run: their split was not recorded or was refused, or they
         were only merged."""
@@ -59,12 +60,13 @@ class WorkstreamEntity:
         return tasks
 
     @property
-    def born_seq(self) -> int:
+    def born_seq(self) -> RecordId:
         """Number of the workstream's first record."""
-        return self._the().born_seq
+        born_seq: RecordId = self._the().born_seq
+        return born_seq
 
     @property
-    def seq(self) -> int | None:
+    def seq(self) -> RecordId | None:
         """Number of the record that the records of its tasks follow from."""
         return self._seq
 
@@ -95,7 +97,7 @@ class WorkstreamEntity:
         """Continue the log of a workstream that an earlier supervisor began."""
         self._entity = entity
 
-    def take_up_ended(self, entity: Entity, last_seq: int) -> None:
+    def take_up_ended(self, entity: Entity, last_seq: RecordId) -> None:
         """Take over a workstream that has ended, and whose result was never reported; *last_seq* is the number of its
         last record."""
         self._entity, self._seq, self.owes_result = entity, last_seq, True
@@ -114,14 +116,14 @@ class WorkstreamEntity:
         if more := born + len(tasks) - self.tasks:
             self.add_tasks(more)
 
-    def _cause(self, seq: int | None = None) -> Cause:
+    def _cause(self, seq: RecordId | None = None) -> Cause:
         """Return the record *seq* as a cause; by default the workstream's last record."""
         return Cause(self._seq if seq is None else seq, None, ACTOR)
 
-    def _record(self, event: Event, seq: int | None = None) -> None:
+    def _record(self, event: Event, seq: RecordId | None = None) -> None:
         self._seq = self._sup.registry.apply((self.id, event), cause=self._cause(seq)).seq
 
-    async def _post(self, event: Event, seq: int | None = None) -> None:
+    async def _post(self, event: Event, seq: RecordId | None = None) -> None:
         self._record(event, seq)
         await self._sup.journal_writer.flush()
 

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from typing import Final
 
+from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.usage import NOTHING, UsageTotals
 from supervisor.ports import JournalError
@@ -77,7 +78,7 @@ async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
 
 async def _since(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
     """Yield all records since the first record of the workstream."""
-    after = plan_run.workstream.born_seq - 1
+    after = id_before(plan_run.workstream.born_seq)
     while page := await plan_run.sup.journal.events(after_seq=after):
         for record in page:
             yield record

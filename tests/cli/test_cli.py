@@ -30,6 +30,7 @@ from pydantic import BaseModel
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.cli.live_view import JsonView, Reporter, RunView
+from supervisor.embedding.journals import open_reader, read_state
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
 from supervisor.journal.reader import JournalReader
@@ -1114,8 +1115,8 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
             calls.append("close")
             raise BrokenPipeError
 
-    reporter = Reporter(StateDir(ended).journal, after=0)
-    reporter.start(Broken)
+    reporter = Reporter(after=0)
+    reporter.start(read_state(StateDir(ended)), Broken)
     reporter.update()
     reporter.update()
     reporter.end(PlanResult({}))
@@ -1132,8 +1133,8 @@ def test_a_defect_of_the_view_does_not_stop_a_run(ended: Path, capsys: pytest.Ca
         def show(self, events: object, rows: object) -> None:
             raise ValueError("no such column")
 
-    reporter = Reporter(StateDir(ended).journal, after=0, log=lambda event: logged.append(event.seq))
-    reporter.start(lambda: Defective(io.StringIO()))
+    reporter = Reporter(after=0, log=lambda event: logged.append(event.seq))
+    reporter.start(read_state(StateDir(ended)), lambda: Defective(io.StringIO()))
     reporter.update()
     seen = reporter.last
     assert logged == list(range(1, seen + 1))
@@ -1155,6 +1156,7 @@ def test_no_view_is_made_without_a_journal(tmp_path: Path) -> None:
         made.append(JsonView(io.StringIO()))
         return made[-1]
 
+    (tmp_path / "runtime").mkdir()
     with pytest.raises(JournalError):
-        Reporter(tmp_path / "journal.db", after=0).start(make)
+        Reporter(after=0).start(open_reader(tmp_path), make)
     assert made == []

@@ -133,7 +133,7 @@ def _fault(folder: Path, acknowledged: int) -> str:
     try:
         check_all(database.db)
         with History(folder / "journal.db", folder / "archive") as history:
-            there = [one.seq for one in history.events()]
+            there = [one.seq for one in history.events(archived=True)]
     except (apsw.CorruptError, JournalError) as error:
         return f"it is not sound: {error}"
     finally:

@@ -22,6 +22,16 @@ SETTINGS = quick_settings(max_total_errors=9, max_consecutive_errors=9)
 QUICK = {"base_retry_delay": 0, "max_attempts": 2, "circuit_breaker": {"enabled": False}}
 
 
+def causes_of(run: Run, entity_id: str) -> list[str]:
+    """Return the causes of the last record of an entity, each as entity and event, the nearest first."""
+    events = {event.seq: event for event in run.events()}
+    event, causes = [one for one in events.values() if one.entity_id == entity_id][-1], list[str]()
+    while event.cause_id is not None:
+        event = events[event.cause_id]
+        causes.append(f"{event.entity_id} {event.event}")
+    return causes
+
+
 async def carry_out(run: Run, *tasks: dict[str, Any], **more: Any) -> PlanResult:
     """Run a plan with these tasks, each with one claim of at most two attempts."""
     configs = [{"agent": "sh", "prompt": "true", "max_retries": 0, **one} for one in tasks]
@@ -67,6 +77,15 @@ async def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path) -> No
         result = await carry_out(run, *tasks, fail_fast=True)
     assert [one.outcome for one in result.tasks.values()] == ["failed", "cancelled", "cancelled"]
     assert result.tasks["late"].error == "the task bad failed, which ends the run"
+    for end in ("task:slow", "task:late"):  # whether its agent works, or it waits
+        assert "task:bad failed" in causes_of(run, end)
+
+
+async def test_a_subtask_that_fails_is_the_cause_of_the_end_of_its_task(tmp_path: Path) -> None:
+    parts = [{"id": "bad", "prompt": "exit 3"}, {"id": "fine", "prompt": "exit 0"}]
+    async with supervising(tmp_path, agents=AGENTS, settings=SETTINGS) as run:
+        await carry_out(run, {"id": "whole", "subtasks": parts})
+    assert "task:bad failed" in causes_of(run, "task:whole")
 
 
 async def test_a_task_has_what_its_agents_used(tmp_path: Path) -> None:

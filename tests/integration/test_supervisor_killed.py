@@ -98,8 +98,8 @@ async def check_recovery(workdir: Path, sessions: set[str]) -> None:
     async with open_supervisor(workdir / "sd") as sup:
         assert not [row for row in sup.core.registry.rows() if not row.ended]
         assert await sup.core.journal.owed() == []
+        assert sup.core.journal.generation == 2
     with JournalReader(workdir / "sd" / "runtime" / "journal.db") as journal:
-        assert journal.generation == 2
         check_records(list(journal.events()), journal.entities(), [])
     assert validate_lines((workdir / "sd" / "transitions.jsonl").read_bytes().splitlines(keepends=True)).problems == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import supervisor
 from actors import ActorSystem, Context, Lane, Machine, open_system
 from supervisor import (
+    BEGINNING,
     AbortPolicy,
     AbortScope,
     AgentConfig,
@@ -12,12 +13,15 @@ from supervisor import (
     Amounts,
     Budget,
     DeliveryPoint,
+    EntityRow,
     LifecycleEvent,
     Receipt,
+    RecordId,
     Session,
     Settings,
     Supervisor,
     TurnResult,
+    open_reader,
     open_supervisor,
 )
 
@@ -54,10 +58,22 @@ async def embed() -> None:
 
 
 async def watch(sup: Supervisor) -> None:
-    async with sup.subscribe(after_seq=0) as events:
+    async with sup.subscribe(after_seq=BEGINNING) as events:
         async for event in events:
             seen: LifecycleEvent = event
             print(seen.entity_id, seen.from_status, seen.to_status, seen.cause_id)
+
+
+def read(sup: Supervisor) -> RecordId:
+    last = BEGINNING
+    with sup.reader() as reader, open_reader(".sdd") as other:
+        row: EntityRow | None = reader.entity("lead")
+        for event in other.events("lead", row.born_seq if row else last, archived=True):
+            last = max(last, event.seq)
+        seventh: RecordId = 7  # type: ignore[assignment]  # an id is no number
+        following: RecordId = last + 1  # type: ignore[assignment]  # and is not computed
+        print(seventh, following)
+    return last
 
 
 class Echo:

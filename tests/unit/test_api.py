@@ -87,7 +87,16 @@ def test_every_error_of_the_api_is_exported() -> None:
 
 def test_every_type_in_a_signature_is_exported() -> None:
     """A host can annotate what it passes to the API, and what it gets, with names from `supervisor`."""
-    known = {*OBJECTS, "SupervisorCore", "AbstractAsyncContextManager", "AsyncGenerator", "AsyncIterator", "Awaitable"}
+    known = {
+        *OBJECTS,
+        "SupervisorCore",
+        "AbstractAsyncContextManager",
+        "AbstractContextManager",
+        "Iterator",
+        "AsyncGenerator",
+        "AsyncIterator",
+        "Awaitable",
+    }
     known |= {
         "Any",
         "Callable",

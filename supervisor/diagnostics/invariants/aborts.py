@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.diagnostics.invariants.catalogue import ReportViolation
 from supervisor.diagnostics.invariants.shadow_state import RECOVERY, EntityShadow, SessionShadow, TurnShadow
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, ToolOutcome, TransitionReason
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent, RecordId, ToolOutcome, TransitionReason
 from supervisor.policies.abort_request import CAUSES_MAX
 
 EDGES: Final = tuple(one.name for one in msgspec.structs.fields(AbortPolicy) if one.type is bool)
@@ -104,7 +104,7 @@ def _enclosing(session: SessionShadow, call: str) -> list[str]:
 class AbortInvariants:
     """Invariants of every recorded abort."""
 
-    def __init__(self, shadows: dict[str, EntityShadow], roots: list[int], report: ReportViolation) -> None:
+    def __init__(self, shadows: dict[str, EntityShadow], roots: list[RecordId], report: ReportViolation) -> None:
         self._shadows, self._roots, self._report = shadows, roots, report
         self._aborts: dict[str, _Abort] = {}
         self._joins: set[str] = set()

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from supervisor.lifecycles.types import RecordId
+
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
     """Violation of an invariant by a record of *entity_id*. ``seq`` is ``None`` for a record that is missing at the
@@ -20,7 +22,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
     invariant: str
     entity_id: str
-    seq: int | None
+    seq: RecordId | None
     message: str
 
 

@@ -37,7 +37,8 @@ from supervisor.diagnostics.invariants.exactly_once import ExactlyOnceInvariants
 from supervisor.diagnostics.invariants.outcomes import OutcomeInvariants
 from supervisor.diagnostics.invariants.shadow_state import EntityShadow, SessionShadow, TurnShadow, new_shadow
 from supervisor.diagnostics.work_invariants import WorkInvariants
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.record_ids import id_after
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 
 RecordHandler = Callable[[LifecycleEvent, Any, Any], None]
 """Check of one record. Arguments: the record, the shadow of its entity after the record, and the step that the table
@@ -81,10 +82,10 @@ class RecordChecker:
         self._whole = whole
         self.shadows: dict[str, EntityShadow] = {}
         self._found: list[Violation] = []
-        self._seq = 0
+        self._seq = BEGINNING
         self._now: LifecycleEvent | None = None
         self._entity_by_seq: list[str] = [""]
-        self._roots: list[int] = [0]
+        self._roots: list[RecordId] = [BEGINNING]
         self._register_handlers()
 
     def _register_handlers(self) -> None:
@@ -178,7 +179,7 @@ class RecordChecker:
         """Check that record numbers have no gap, that causes are older, and that a record without a cause names an
         actor."""
         seq, cause = record.seq, record.cause_id
-        if seq != self._seq + 1:
+        if seq != id_after(self._seq):
             if self._whole:
                 self._report("legal", record.entity_id, f"record {seq} comes after {self._seq}")
             self._fill_gap(seq)
@@ -197,10 +198,10 @@ class RecordChecker:
             self._roots.append(root)
             self._entity_by_seq.append(record.entity_id)
 
-    def _fill_gap(self, seq: int) -> None:
+    def _fill_gap(self, seq: RecordId) -> None:
         """Fill in missing records as root records without an entity."""
         missing = range(len(self._roots), min(seq, len(self._roots) + 1_000_000))
-        self._roots.extend(missing)
+        self._roots.extend(map(RecordId, missing))
         self._entity_by_seq.extend("" for _ in missing)
 
     # ------------------------------------------------------------------ births

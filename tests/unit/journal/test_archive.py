@@ -99,8 +99,8 @@ def compact(database: Database, folder: Path, retention: Retention = ALL, now: f
 def everything(folder: Path) -> list[Any]:
     """Return all records, entities and effects of a state directory, from the journal and the archives."""
     with History(folder / "runtime" / "journal.db", folder / "archive") as history:
-        rows = sorted(history.entities(), key=lambda row: row.born_seq)
-        return [list(history.events()), rows, sorted(history.effects().items())]
+        rows = sorted(history.entities(archived=True), key=lambda row: row.born_seq)
+        return [list(history.events(archived=True)), rows, sorted(history.effects().items())]
 
 
 @pytest.fixture(params=range(4))
@@ -536,11 +536,11 @@ def test_a_history_is_whole_while_records_leave_the_journal(tmp_path: Path) -> N
     """A History that is being read yields every record once, although a compaction runs meanwhile."""
     with closing(journal_of(tmp_path, 1)) as database, History(tmp_path / "runtime" / "journal.db") as history:
         seqs = range(1, database.last_seq + 1)
-        reading = history.events()
+        reading = history.events(archived=True)
         first = next(reading)
         compact(database, tmp_path)
         assert [first.seq, *(one.seq for one in reading)] == list(seqs)
-        assert [one.seq for one in history.events()] == list(seqs)
+        assert [one.seq for one in history.events(archived=True)] == list(seqs)
 
 
 def test_a_history_is_as_long_as_its_archives_are_there(tmp_path: Path) -> None:

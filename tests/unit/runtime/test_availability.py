@@ -19,6 +19,7 @@ from actors.backoff import Backoff
 from supervisor import AgentTurn, Degraded
 from supervisor.cli.live_view import JsonView, PlainView, Reporter, RunView
 from supervisor.cli.rendering import receipt_text
+from supervisor.embedding.journals import read_state
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host import supervision
 from supervisor.journal import database
@@ -607,8 +608,8 @@ async def reported(tmp_path: Path, view_in: Callable[[io.StringIO, StateDir], Ru
     state = StateDir.open(tmp_path / "state")
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
-    reporter = Reporter(state.journal, after=0)
-    reporter.start(lambda: view_in(out, state))
+    reporter = Reporter(after=0)
+    reporter.start(read_state(state), lambda: view_in(out, state))
     for now in (None, DOWN, DOWN, None, None):
         reporter.update(now)
     reporter.close()
@@ -629,8 +630,8 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     state = StateDir.open(tmp_path / "state")
     journal = await SqliteJournal.open(state.journal, jsonl=None)
     out = io.StringIO()
-    reporter = Reporter(state.journal, after=0)
-    reporter.start(lambda: JsonView(out))
+    reporter = Reporter(after=0)
+    reporter.start(read_state(state), lambda: JsonView(out))
     reporter.update(DOWN)
     reporter.end(PlanResult({}))
     reporter.close()

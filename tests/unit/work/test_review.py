@@ -15,9 +15,11 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.lifecycles.task_run import TaskRun as RunState
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan
+from supervisor.plans.verification import ReviewConfig
+from supervisor.runtime.journal_writer import Cause
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.results import PlanResult
-from supervisor.work.review import FINDINGS_MAX, read_verdict
+from supervisor.work.review import FINDINGS_MAX, REVIEW, read_verdict, review_work
 from tests.support import Run, data_of, no_leaks, quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -117,6 +119,20 @@ async def test_it_is_not_asked_about_work_that_fails_its_tests(tmp_path: Path) -
     result, _ = await carried_out(tmp_path, plan)
     assert result.tasks["t"].outcome == "failed"
     assert not (tmp_path / "asked").exists()
+
+
+async def test_a_review_that_is_begun_anew_ends_the_former_and_no_child_session_of_the_agent(tmp_path: Path) -> None:
+    """A review that was interrupted is ended by the next; a child session that the agent named "review-docs" lives."""
+    plan = plan_of(f"echo '{APPROVE}'")
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        work = await run.sup.start_session("t", agent="sh")
+        await work.start_child("review-docs", agent="sh")
+        await run.sup.core.start_session("review", agent="critic", parent="t", cause=Cause(actor=REVIEW))
+        verdict = await review_work(run.sup.core, "t", ReviewConfig(agent="critic"), plan.tasks[0], Cause(actor="plan"))
+        assert verdict.approved
+        assert {
+            one for one in ("t/review-docs", "t/review", "t/review-2") if one in run.sup.core.registry.sessions
+        } == {"t/review-docs"}
 
 
 async def test_an_abort_ends_the_review_too(tmp_path: Path) -> None:
