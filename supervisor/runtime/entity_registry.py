@@ -34,6 +34,7 @@ from supervisor.policies.abort_request import EXITING_S
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import (
     Entity,
+    EntityActor,
     NoSuchEntity,
     Refused,
     weight,
@@ -141,7 +142,8 @@ class EntityRegistry:
         Raises:
             ActorStopped: the parent is stopping; nothing is created below it.
         """
-        entity = Entity(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
+        make = EntityActor if lifecycle.has_actor else Entity
+        entity = make(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
         self.add_entity(entity, cause=cause, home=home, contained=contained)
         return entity
 
@@ -156,10 +158,11 @@ class EntityRegistry:
 
     def _spawn(self, entity: Entity, home: str | None, contained: bool) -> None:
         parent_id = entity.parent_id
-        if parent_id is None or not contained:
-            self.system.spawn(entity, entity.id, limits=MAILBOX, shutdown_s=END_S)
-        else:
-            self.system.spawn(entity, entity.id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
+        if isinstance(entity, EntityActor):
+            if parent_id is None or not contained:
+                self.system.spawn(entity, entity.id, limits=MAILBOX, shutdown_s=END_S)
+            else:
+                self.system.spawn(entity, entity.id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
         self.entities[entity.id] = entity
 
     def restore_entity(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
@@ -188,13 +191,13 @@ class EntityRegistry:
     def _pause_deadlines(self) -> None:
         """Pause the deadlines of all entities, because the journal cannot be written."""
         for entity in self.entities.values():
-            if (ctx := self.system.context(entity.id)) is not None:
+            if isinstance(entity, EntityActor) and (ctx := self.system.context(entity.id)) is not None:
                 entity.pause_deadline(ctx)
         self.journal_writer.disk.up.then(self._resume_deadlines)
 
     def _resume_deadlines(self) -> None:
         for entity in self.entities.values():
-            if (ctx := self.system.context(entity.id)) is not None:
+            if isinstance(entity, EntityActor) and (ctx := self.system.context(entity.id)) is not None:
                 entity.resume_deadline(ctx)
         self.journal_writer.disk.down.then(self._pause_deadlines)
 
@@ -227,11 +230,11 @@ class EntityRegistry:
             NoSuchEntity: an entity is gone; nothing is recorded.
             Refused: a table does not allow its event; only that is recorded.
         """
-        steps: list[tuple[Entity, Context, Event, Step[Any, Any]]] = []
+        steps: list[tuple[Entity, Context | None, Event, Step[Any, Any]]] = []
         after: dict[str, tuple[Enum, Any]] = {}
         for entity_id, event in moves:
             entity, ctx = self.entity(entity_id), self.system.context(entity_id)
-            if ctx is None:
+            if ctx is None and isinstance(entity, EntityActor):
                 raise NoSuchEntity(entity_id)
             event, (state, data) = entity.prepare(event), after.get(entity_id, (entity.state, entity.data))
             try:
@@ -297,7 +300,7 @@ class EntityRegistry:
         elif isinstance(effect, FinalizeEntity):
             self.remove(pending.entity_id)
         elif isinstance(effect, StartTimer):
-            if (ctx := self.system.context(entity.id)) is not None:
+            if isinstance(entity, EntityActor) and (ctx := self.system.context(entity.id)) is not None:
                 entity.start_timer(ctx, effect, pending.epoch, cause)
         else:
             entity.perform(effect, cause)

@@ -31,7 +31,7 @@ from supervisor.lifecycles.types import (
 from supervisor.policies.abort_request import CAUSES_MAX, LaterCause
 from supervisor.policies.budgets import Amounts, SpentBudget
 from supervisor.ports import NO_WORKSPACE, EntityRow, Journal, JournalError, WorkspaceSpec
-from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity import Entity, EntityActor
 from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.monitor_registry import RecordedUsage
 
@@ -83,7 +83,9 @@ def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
     except (msgspec.MsgspecError, KeyError) as wrong:
         words = f"the journal's entity {row.id!r} is damaged ({wrong}); restore a copy or use another state directory"
         raise JournalError(words) from None
-    entity = Entity(LIFECYCLES[row.kind], row.id, row.parent_id, state, data, journal_writer)
+    lifecycle = LIFECYCLES[row.kind]
+    make = EntityActor if lifecycle.has_actor else Entity
+    entity = make(lifecycle, row.id, row.parent_id, state, data, journal_writer)
     entity.continue_log(row)
     return entity
 

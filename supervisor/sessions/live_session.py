@@ -45,7 +45,7 @@ from supervisor.policies.permissions import Decision, PermissionRequest
 from supervisor.ports import NO_WORKSPACE, ProcessReport, TranscriptSink
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity import Entity, EntityActor
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.connection import Connection as Connection
@@ -135,7 +135,7 @@ class SessionPhase(IntEnum):
     """The session's last record is durable, or the session's actor crashed."""
 
 
-class LiveSession(Entity):
+class LiveSession(EntityActor):
     """Entity of a live session, without the performance of its effects, which ``SessionEntity`` adds."""
 
     data: SessionData

@@ -20,7 +20,7 @@ from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, Terminati
 from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.turn_outcome import aborted_verdict
 from supervisor.ports import Outcome
-from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity import EntityActor
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession, SessionPhase
@@ -78,7 +78,7 @@ class TurnTermination(Termination):
                 return None
 
 
-class TurnEntity(Entity):
+class TurnEntity(EntityActor):
     """Entity of one turn. *session* is the session of the turn; ``None`` if it is not alive any more."""
 
     __slots__ = ("_registry", "_services", "_session")
