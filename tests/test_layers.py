@@ -104,7 +104,7 @@ RUNTIME = frozenset({"supervisor.runtime.entity", "supervisor.runtime.entity_reg
 USERS_OF_APPLY = frozenset(
     {
         "supervisor.work.end_of_work",
-        "supervisor.work.task_execution",
+        "supervisor.work.task_entity",
         "supervisor.work.workers",
         "supervisor.work.workstream",
     }
