@@ -355,6 +355,11 @@ def requeue_job(now: Situation) -> Event:
     return job.ExecutionFailed(error=now.reason, charged=charged(now) and data.retry_count < data.max_retries)
 
 
+def delay_job(now: Situation) -> Event:
+    """Return the failure of a session that went on after a takeover, while its job waited for a worker."""
+    return job.ExecutionFailed(error=now.reason, charged=False)
+
+
 def reject_job(now: Situation) -> Event:
     return job.ValidationFailed(failed_rules=now.given.rules or (now.given.orphaned_by or now.reason,))
 
@@ -423,6 +428,7 @@ ATTEMPT_FAILED: Final = (
     Row(cancel_job, job=WAITING_JOB, when=spent),  # its worker was lost before
     Row(fail_task, when=spent),
     Row(requeue_job, run=[R.RETRYING, R.CIRCUIT_OPEN], job=[J.RUNNING]),
+    Row(delay_job, run=[R.RETRYING], job=[J.QUEUED]),
 )
 AWAY: Final = (  # nobody is charged for that
     Row(lambda now: task_run.ExecutionFailed(error=now.reason, charged=False), run=[R.IN_PROGRESS]),
