@@ -344,8 +344,14 @@ async def due_of(journal: Journal, turn: Entity) -> float | None:
     return None if began_s is None else began_s + turn.data.timeout_s
 
 
+async def records_of(journal: Journal, entity_id: str | None = None) -> list[LifecycleEvent]:
+    """Return all records of one entity, or of all entities, however many there are. (The function returns a list, since
+    a generator that is left halfway is finished by the garbage collector.)"""
+    return [record async for page in _pages(journal, entity_id) for record in page]
+
+
 async def _pages(
-    journal: Journal, entity_id: str, after: RecordId = BEGINNING
+    journal: Journal, entity_id: str | None, after: RecordId = BEGINNING
 ) -> AsyncIterator[Sequence[LifecycleEvent]]:
     while page := await journal.events(entity_id=entity_id, after_seq=after):
         after = page[-1].seq
