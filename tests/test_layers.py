@@ -99,6 +99,23 @@ PROGRAMS = frozenset(
 )
 """Modules that are run as programs and must not be imported."""
 
+RUNTIME = frozenset({"supervisor.runtime.entity", "supervisor.runtime.entity_registry"})
+"""Modules of the entities, where tables are stepped."""
+USERS_OF_APPLY = frozenset(
+    {
+        "supervisor.work.end_of_work",
+        "supervisor.work.task_entity",
+        "supervisor.work.workers",
+        "supervisor.work.workstream",
+    }
+)
+"""Modules that move entities with ``EntityRegistry.apply``, past the mailboxes: the tables of work have no effects
+yet."""
+PURE_STEPS = ("supervisor.lifecycles.", "supervisor.diagnostics.", "supervisor.simulation.")
+"""Modules that step a table on values, for a cascade or a replay, and change no entity."""
+STEPPING = frozenset({"step", "enter", "apply", "receive"})
+"""Methods of an entity, or of its registry, that step a table."""
+
 Sources = Mapping[str, str]
 
 
@@ -274,7 +291,48 @@ def agents_in_the_kernel(sources: Sources) -> Iterator[str]:
                     yield f'{module}, line {number}: the word "agent" has no place in the kernel'
 
 
+def tables_stepped_by_others(sources: Sources) -> Iterator[str]:
+    """Yield a complaint for each call outside of the entities that steps a state table or takes such a step."""
+    for module, text in sources.items():
+        if module in RUNTIME or module.startswith(("actors", *PURE_STEPS)):
+            continue
+        for node in ast.walk(parsed(text)):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            steps = called.endswith(("machine.step", ".enter")) and len(node.args) > 1  # a stage has one argument
+            applies = called.endswith("registry.apply") and module not in USERS_OF_APPLY
+            if steps or applies:
+                yield f"{module} calls {called}; send the event to the entity, which steps its table"
+
+
+def performs_that_wait(sources: Sources) -> Iterator[str]:
+    """Yield a complaint for each ``perform`` that waits or steps a table, by itself or by a method of its class that it
+    calls."""
+    for module, text in sources.items():
+        for kind in [node for node in ast.walk(parsed(text)) if isinstance(node, ast.ClassDef)]:
+            methods = {one.name: one for one in kind.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+            if module.split(".")[1:2] not in (["runtime"], ["sessions"]) or "perform" not in methods:
+                continue
+            found = ["perform"]
+            for name in found:  # the list grows while it is read
+                calls = [node.func for node in ast.walk(methods[name]) if isinstance(node, ast.Call)]
+                called = {func.attr for func in calls if isinstance(func, ast.Attribute)}
+                own = {
+                    func.attr
+                    for func in calls
+                    if ast.unparse(func).startswith("self.") and isinstance(func, ast.Attribute)
+                }
+                found += [one for one in methods if one in own and one not in found]
+                waits = isinstance(methods[name], ast.AsyncFunctionDef)
+                if waits or STEPPING & called:
+                    what = "waits" if waits else f"calls {', '.join(sorted(STEPPING & called))}"
+                    yield f"{module}: {kind.name}.perform {what} in {name}; start a task, or send an event"
+
+
 CHECKS = (
+    performs_that_wait,
+    tables_stepped_by_others,
     unknown_modules,
     upward_imports,
     missing_imports,
@@ -345,6 +403,22 @@ def test_surface_exists(module: str) -> None:
         ),
         ({"actors.ref": "x = 1"}, "actors.ref has no docstring; say what it is for and what must be true in it"),
         ({"actors": "__all__ = names", "actors.ref": ""}, "actors has no __all__ of string literals"),
+        (
+            {"supervisor.sessions.a": "class A:\n  def perform(self): self._go()\n  async def _go(self): ..."},
+            "supervisor.sessions.a: A.perform waits in _go; start a task, or send an event",
+        ),
+        (
+            {"supervisor.runtime.a": "class A:\n  def perform(self): self.entity.enter(1)"},
+            "supervisor.runtime.a: A.perform calls enter in perform; start a task, or send an event",
+        ),
+        (
+            {"supervisor.work.a": "def f(sup): sup.registry.apply(('t', e), cause=c)"},
+            "supervisor.work.a calls sup.registry.apply; send the event to the entity, which steps its table",
+        ),
+        (
+            {"supervisor.sessions.a": "def f(a): a.machine.step(s, d, e)"},
+            "supervisor.sessions.a calls a.machine.step; send the event to the entity, which steps its table",
+        ),
         (
             {"supervisor.cli.query": "from supervisor.journal.reader import x", "supervisor.journal.reader": ""},
             "supervisor.cli.query imports supervisor.journal.reader; read journals through a Reader of"

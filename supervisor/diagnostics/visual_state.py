@@ -105,21 +105,22 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     ``state`` is the state of its lifecycle table (``open`` for a call); ``phase`` is the kernel's, ``live`` or
     ``stopping``, and ``reason`` is the reason of a stop. ``queued`` counts the messages in the mailbox by lane,
     ``open_calls`` are the turn's open calls, ``permissions`` the requests that wait for a person; ``agent`` is the id
-    of the current agent. ``checkpoint`` is the checkpoint of a run, or the checkpoint with which a session begins.
+    of the current agent. ``checkpoint`` is the checkpoint of a run, or the checkpoint with which a session begins. A
+    task that an earlier supervisor left, and that no plan has continued yet, has neither mailbox nor tasks.
     """
 
     id: str
     kind: str
     state: str
-    phase: str
-    reason: str
-    cancelled_for: tuple[str, ...]
-    children: tuple[str, ...]
-    tasks: tuple[TaskStack, ...]
-    queued: dict[str, int]
-    handled: int
-    late_replies: int
-    timers: int
+    phase: str = "live"
+    reason: str = ""
+    cancelled_for: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    tasks: tuple[TaskStack, ...] = ()
+    queued: dict[str, int] = {}
+    handled: int = 0
+    late_replies: int = 0
+    timers: int = 0
     agent: str | None = None
     pid: int | None = None
     turn: str | None = None

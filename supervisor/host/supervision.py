@@ -15,7 +15,7 @@ from typing import TypeVar
 import anyio
 import msgspec
 
-from actors import ActorError, ActorStopped, ActorSystem, AskTimeout, Context, Lane
+from actors import ActorError, ActorStopped, ActorSystem, AskTimeout, Lane
 from actors.one_shot_event import OneShotEvent
 from actors.waiting import any_of
 from supervisor.agents.codecs import codec_for
@@ -64,17 +64,17 @@ from supervisor.runtime.subscriptions import Subscriptions
 from supervisor.sessions.abort_service import AbortService
 from supervisor.sessions.actor_failures import ActorFailures
 from supervisor.sessions.approval_queue import ApprovalQueue, OnPermission
-from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.handle import Session, TurnResult
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import BudgetGrant, MonitorRegistry
 from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.restore import Recovered, Recovery
+from supervisor.sessions.services import SessionServices
 from supervisor.sessions.session_factory import SessionFactory
 from supervisor.sessions.shutdown import HostedPlan, Shutdown
 from supervisor.sessions.takeover import Choice, Takeover
-from supervisor.sessions.termination import Heartbeat, TerminationService
+from supervisor.sessions.termination import Background, Heartbeat
 from supervisor.sessions.trust_scores import Trust
 from supervisor.sessions.verification import Verification
 from supervisor.sessions.workspace_cleanup import WorkspaceCleanup
@@ -116,27 +116,16 @@ class SupervisorCore:
         self.journal_writer = JournalWriter(
             journal,
             Clock(parts.wall, from_s),
-            perform=lambda owed: self.effect_executor.perform(owed),
+            perform=lambda owed: self.registry.perform(owed),
             publish=self._publish if plugins.listens else self.subscriptions.publish,
             failed=self._journal_failed,
         )
         self._environments: list[Mapping[str, str]] = []
         self.registry = SessionRegistry(system, self.journal_writer, IdAllocator(taken))
-        self.trust = Trust(self.registry)
-        self.configure(agents, settings)
+        self.background = Background(system, BACKGROUND_ACTOR)
         self._pending_requests = PendingRequests(
             self.registry, journal.generation, lambda: self.settings.limits.waiting_max
         )
-        self._shutdown = Shutdown(
-            self.registry, self._pending_requests, lambda: self.settings.drain_s, lambda: self._background
-        )
-        self.plan_commands: list[WorkControl] = []
-        """Objects that carry out commands about the tasks of each running plan, oldest first."""
-        self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
-        self.timers = system.timers
-        self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
-        self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
-        self.terminations = TerminationService(self.registry, BACKGROUND_ACTOR)
         make_connection = ConnectionFactory(
             self.registry,
             self._delegate,
@@ -150,61 +139,65 @@ class SupervisorCore:
                 quirks=profile.quirks,
             ),
         )
+        self.approvals = ApprovalQueue(self.registry, self.background, on_permission)
+        self.session_services = SessionServices(
+            self.registry,
+            self.background,
+            parts.workspace,
+            make_connection,
+            self.approvals,
+            self._pending_requests.complete_request,
+            settings,
+        )
+        self.trust = Trust(self.registry)
+        self.configure(agents, settings)
+        self._shutdown = Shutdown(self.registry, self._pending_requests, self.session_services)
+        self.plan_commands: list[WorkControl] = []
+        """Objects that carry out commands about the tasks of each running plan, oldest first."""
+        self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
+        self.timers = system.timers
+        self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
+        self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
         self.cleanup = WorkspaceCleanup(self.registry, parts.workspace)
         self.verification = Verification(
             self.registry, parts.processes, parts.workspace, self.cleanup, plugins.verified
         )
         self.session_factory = SessionFactory(
             self.registry,
+            self.session_services,
             self.monitors,
             self.cleanup,
             self.trust,
             self._shutdown,
             parts.transcript_of,
-            lambda: self.settings,
-        )
-        self.approvals = ApprovalQueue(self.registry, lambda: self._background, on_permission)
-        answered = self._pending_requests.complete_request
-        self.effect_executor = EffectExecutor(
-            self.registry,
-            BACKGROUND_ACTOR,
-            self.terminations,
-            make_connection,
-            parts.workspace,
-            answered,
-            self.approvals,
-            self.explains_retries,
         )
         self._takeover = Takeover(
             self.registry,
             journal,
-            self.effect_executor,
-            self.terminations,
-            admit=self.session_factory.admit,
-            ended=self._shutdown.wait_recorded,
-            revived=lambda session, past: self.monitors.restore_monitor(
-                session, self.settings.monitor_settings, past.budget
-            ),
-            inherit=self._pending_requests.track_recovered,
+            self.session_services,
+            self.session_factory,
+            self.monitors,
+            self._shutdown,
+            self._pending_requests,
         )
         self.recovered_work = RecoveredWork(work=set(), answers={}, rows={}, earlier=find_earlier_runs(()))
         """Work of an earlier supervisor's plans that was recovered."""
-        system.spawn(self.terminations, BACKGROUND_ACTOR, shutdown_s=END_S)
+        system.spawn(self.background, BACKGROUND_ACTOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._pending_requests).handle
         self.services = Services(system, self._service_failed)
         self._service_failure: ServiceFailed | None = None
 
-    def explains_retries(self, profile: AgentProfile) -> bool:
-        """Return whether the prompts of an agent tell why a request is tried again: unless the settings or
-        the agent's own setting forbid that, or the agent may execute its prompt."""
-        return self.settings.explain_retries and profile.explains_retries
+    @property
+    def settings(self) -> Settings:
+        """Settings for every session that starts from now on."""
+        return self.session_services.settings
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Set the agents and settings for every session that starts from now on.
 
         The secrets of the former agents are still redacted.
         """
-        self._agents, self.settings = dict(agents), settings
+        self._agents, self.session_services.settings = dict(agents), settings
         self.trust.policy = settings.access.value() if settings.access is not None else None
         servers = [one for profile in agents.values() for one in profile.agent_options.mcp_servers]
         secrets = [profile.env for profile in agents.values()]
@@ -263,7 +256,8 @@ class SupervisorCore:
             await self.journal_writer.flush()
         except anyio.get_cancelled_exc_class():
             withdrawn = OperatorStop(reason="the caller that started it was cancelled", abort_reason="user_interrupt")
-            self.registry.request_stop(session_id, withdrawn, cause=cause)
+            if (created := self.registry.sessions.get(session_id)) is not None:
+                created.request_stop(withdrawn, cause=cause)
             raise
         return Session(self, session_id)
 
@@ -457,7 +451,7 @@ class SupervisorCore:
     def reach_of(self, caller: Caller) -> CallerReach:
         """Return the sessions and operations that *caller* may request. A child session may request no operation that a
         session above it may not."""
-        session = self.registry.sessions.get(caller.session)
+        session: LiveSession | None = self.registry.sessions.get(caller.session)
         if session is None:
             return NOWHERE
         own = session.assigned_task
@@ -495,7 +489,7 @@ class SupervisorCore:
             InvalidArgument: the name has characters that ids may not have, or there is no such agent.
             TypeError: an argument has a wrong type.
         """
-        ctx = self._background
+        ctx = self.background.context
         check_text("prompt", prompt)
         try:
             profile = self.session_factory.profile_of(agent, session.session_id, self._agents)
@@ -561,7 +555,7 @@ class SupervisorCore:
         if session is None:
             return
         stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
-        self.registry.request_stop(session_id, stop, cause=cause)
+        session.request_stop(stop, cause=cause)
         await self._shutdown.wait_recorded(session)
 
     async def stop(self, *, now: bool = False, actor: str = "operator") -> None:
@@ -575,7 +569,7 @@ class SupervisorCore:
         if self._system.context(BACKGROUND_ACTOR) is None:  # the supervisor has ended: a late command
             return
         with suppress(ActorStopped):  # the last actors are ending
-            self._shutdown.stop(actor, now=now, begin_drain=self.effect_executor.begin_drain)
+            self._shutdown.stop(actor, now=now)
 
     async def finish(self) -> None:
         """Wait until the open requests are finished, at most ``drain_s``; no new work begins meanwhile."""
@@ -678,12 +672,6 @@ class SupervisorCore:
         )
 
     # ------------------------------------------------------------------ parts
-    @property
-    def _background(self) -> Context:
-        ctx = self._system.context(BACKGROUND_ACTOR)
-        assert ctx is not None, "the background actor outlives every session"
-        return ctx
-
     def _publish(self, record: LifecycleEvent) -> None:
         self.subscriptions.publish(record)
         self.plugins.publish(record)

@@ -22,7 +22,7 @@ class Lifecycle(NamedTuple):
     that makes the event which reports a failed task (``broken``).
 
     The log of an entity ends with the event that finalizes the entity, or, with ``ends_at_terminal``, when the entity
-    enters a final state.
+    enters a final state. ``has_actor``: each entity of the type has a mailbox and timers of its own.
     """
 
     kind: Kind
@@ -30,6 +30,7 @@ class Lifecycle(NamedTuple):
     stale: Callable[[Any, Event], bool]
     broken: Callable[[str], Event]
     ends_at_terminal: bool = False
+    has_actor: bool = True
 
 
 SESSION_KIND = Lifecycle(Kind.SESSION, SESSION, session.stale, lambda why: FatalError(message=why))
@@ -41,15 +42,18 @@ def _never(data: object, event: Event) -> bool:
     return False
 
 
-TASK_KIND = Lifecycle(Kind.TASK, TASK, _never, lambda why: Failed(reason=why), ends_at_terminal=True)
+TASK_KIND = Lifecycle(Kind.TASK, TASK, _never, lambda why: Failed(reason=why), ends_at_terminal=True, has_actor=False)
 RUN_KIND = Lifecycle(
     Kind.RUN,
     task_run.RUN,
     _never,
     lambda why: task_run.ExecutionFailed(error=why, charged=False),
     ends_at_terminal=True,
+    has_actor=False,
 )
-JOB_KIND = Lifecycle(Kind.JOB, job.JOB, _never, lambda why: job.WorkerLost(error=why), ends_at_terminal=True)
+JOB_KIND = Lifecycle(
+    Kind.JOB, job.JOB, _never, lambda why: job.WorkerLost(error=why), ends_at_terminal=True, has_actor=False
+)
 WORKSTREAM_KIND = Lifecycle(
     Kind.WORKSTREAM,
     workstream.WORKSTREAM,

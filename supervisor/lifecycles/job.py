@@ -198,6 +198,9 @@ def note_completion(data: JobData, event: Event) -> Out:
 
 CANCEL = "a cancel must find every state that has not ended"
 UNCHARGED = "trouble of the model's provider is charged to nobody; the job waits without a worker"
+FOLLOWED = (
+    "after a takeover a session may work while its job waits for a worker; if it fails, the job waits for the delay"
+)
 LOST = "a lost worker requeues its job, uncharged; the specification would leave it running without one"
 
 J = Job
@@ -229,6 +232,7 @@ JOB: Machine[Job, JobData] = Machine(
         rule(
             ExecutionFailed, J.RUNNING, J.FAILED, do=[keep_error, release_worker], trigger="retry_count >= max_retries"
         ),
+        rule(ExecutionFailed, J.QUEUED, J.RETRYING, when=uncharged, do=[keep_error], extension=FOLLOWED),
         rule(UserCancelled, J.RUNNING, J.CANCELLED, do=[release_worker]),
         rule(RetryDelayElapsed, J.RETRYING, J.QUEUED),
         rule(ValidationPassed, J.VALIDATING, J.COMPLETED, when=all_rules_pass, do=[note_completion]),

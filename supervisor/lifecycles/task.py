@@ -91,7 +91,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ``unmerged``: the task was closed while not all of its work was merged, because no supervisor ran the plan any more,
     or, if ``rest`` names a branch, because something was written after the work was judged, which is only on that
     branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened the task again.
-    ``ended_as`` is the word for the end of a cancelled task (``task_end``).
+    ``claimed_by`` is the session that has the task, or whose work is its result; the work of a claim that is over
+    (failed, rejected, taken away) is never merged. ``ended_as`` is the word for the end of a cancelled task
+    (``task_end``).
     ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its result
     (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings
     of the failed claim before that.
@@ -190,9 +192,11 @@ class Blocked(TaskEvent, frozen=True, kw_only=True):
 
 
 class Unblocked(TaskEvent, frozen=True, kw_only=True):
-    """Event: the task is no longer blocked."""
+    """Event: the task is no longer blocked; *holder* is the session whose work is a part of it, if the task was split
+    and waits for its subtasks again."""
 
     spelled = "unblocked"
+    holder: str = ""
 
 
 class Split(TaskEvent, frozen=True, kw_only=True):
@@ -353,6 +357,10 @@ def release(data: TaskData, event: Event) -> Out:
     return replace(data, claimed_by="", waiting_for=()), ()
 
 
+def keep_holder(data: TaskData, event: Unblocked) -> Out:
+    return replace(data, claimed_by=event.holder, waiting_for=()), ()
+
+
 def count_retry(data: TaskData, event: Retried) -> Out:
     return replace(data, retries=data.retries + 1, delay_s=event.delay_s), ()
 
@@ -477,7 +485,7 @@ TASK: Machine[Task, TaskData] = Machine(
         rule(Recovered, T.ORPHANED, T.DONE, do=[keep_summary], trigger="Partial work saved and merged"),
         rule(RecoveryFailed, T.ORPHANED, T.FAILED, do=[keep_failure], trigger="Crash recovery failed"),
         rule(Requeued, T.ORPHANED, T.OPEN, do=[release], trigger="Requeued for retry by another agent"),
-        rule(Unblocked, T.BLOCKED, T.OPEN, do=[release], trigger="Blocking dependency resolved"),
+        rule(Unblocked, T.BLOCKED, T.OPEN, do=[keep_holder], trigger="Blocking dependency resolved"),
         rule(Cancelled, T.BLOCKED, T.CANCELLED, do=[keep_end], trigger="Manual cancellation"),
         rule(
             SubtasksCompleted,

@@ -26,6 +26,8 @@ crash leaves all of them or none. An event without rows leads alone.
   while a checkpoint was saved is judged as it is then. Each question is asked once.
 * A *decision* (``Decision``) is a leading event of no table: an end, a retry or a loss that means another event in
   each state. Only its rows are recorded.
+* A delay is no event: ``pending_effect`` finds it in the states. ``DelayEnded`` leads what follows a delay, and always
+  leads to a state without that delay.
 * A leading event that its table refuses ends the list: the entity refuses and records it, and nothing moves.
 
 The order of the rows is the order of the records. It differs between decisions (a cancellation begins with the task, a
@@ -49,12 +51,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from actors.machine import Event, IllegalTransition, Machine, S
+from actors.machine import Effect, Event, IllegalTransition, Machine, S
 from supervisor.lifecycles import job, task, task_run
 from supervisor.lifecycles.job import JOB, Job, JobData
 from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_run import RUN, ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
-from supervisor.lifecycles.types import TransitionReason, Verdict
+from supervisor.lifecycles.types import Kind, TransitionReason, Verdict
 
 TABLES: Final[Mapping[str, Machine[Any, Any]]] = MappingProxyType({one.name: one for one in (TASK, RUN, JOB)})
 TABLE_OF: Final[Mapping[type[Event], str]] = MappingProxyType(
@@ -101,6 +103,7 @@ class Circumstances(NamedTuple):
         orphaned_by: why the session or worker of the task is gone; ``""`` if it is there.
         is_silent: whether the lost worker had sent no heartbeats.
         no_retry: why the agent may not try again, even if the run may.
+        completed_jobs: the jobs that completed the tasks which the task depends on.
         can_probe: whether the budget has a retry left for a probe, and no stop is under way.
     """
 
@@ -111,6 +114,7 @@ class Circumstances(NamedTuple):
     orphaned_by: str = ""
     is_silent: bool = False
     no_retry: str = ""
+    completed_jobs: tuple[str, ...] = ()
     can_probe: bool = True
 
 
@@ -132,7 +136,8 @@ class OwnPartEnded(Decision, frozen=True, kw_only=True):
 
 
 class DelayEnded(Decision, frozen=True, kw_only=True):
-    """Decision: the wait before the next attempt is over, or the cool-down before the probe of an open circuit."""
+    """Decision: the delay before the next attempt or claim is over, or the cool-down before the probe of an open
+    circuit."""
 
 
 class TakenAway(Decision, frozen=True, kw_only=True):
@@ -156,7 +161,7 @@ class WorkersLost(Decision, frozen=True, kw_only=True):
 
 
 class RetriesEnded(Decision, frozen=True, kw_only=True):
-    """Decision: the attempt that a task waits for will not be made; the task fails."""
+    """Decision: the probe that a task waits for will not be made; the task fails."""
 
     reason: str
 
@@ -285,11 +290,6 @@ def spent(now: Situation) -> bool:
     return now.states.run is R.CIRCUIT_OPEN and not probe
 
 
-def leaves_slot(now: Situation) -> bool:
-    """Whether the job waits without a worker. A job whose retries are used up waits for the probe in its slot."""
-    return not charged(now) or now.states.job_data.retry_count < now.states.job_data.max_retries
-
-
 def decided(now: Situation) -> bool:
     """Whether this cascade has decided about another attempt: a circuit that was open before is left alone."""
     return any(isinstance(one, task_run.RetryDecided) for one in now.events)
@@ -346,6 +346,18 @@ END_RUN: Final = (Row(SAVE_CANCELLED, run=LIVE_RUN), Row(cancel_run, run=LIVE_RU
 # ---- events of the job
 def fail_job(now: Situation) -> Event:
     return job.ExecutionFailed(error=now.reason, final=True)
+
+
+def requeue_job(now: Situation) -> Event:
+    """Return the failure after which the job waits for a worker. The job is not charged where it has no retry left, and
+    the run may try all the same: with a probe, or after a reset."""
+    data = now.states.job_data
+    return job.ExecutionFailed(error=now.reason, charged=charged(now) and data.retry_count < data.max_retries)
+
+
+def delay_job(now: Situation) -> Event:
+    """Return the failure of a session that went on after a takeover, while its job waited for a worker."""
+    return job.ExecutionFailed(error=now.reason, charged=False)
 
 
 def reject_job(now: Situation) -> Event:
@@ -415,18 +427,8 @@ ATTEMPT_FAILED: Final = (
     Row(fail_job, job=[J.RUNNING], when=spent),
     Row(cancel_job, job=WAITING_JOB, when=spent),  # its worker was lost before
     Row(fail_task, when=spent),
-    Row(
-        lambda now: job.ExecutionFailed(error=now.reason, charged=charged(now)),
-        run=[R.RETRYING, R.CIRCUIT_OPEN],
-        job=[J.RUNNING],
-        when=leaves_slot,
-    ),
-    # Who took over has no worker in whose slot the job could wait.
-    Row(
-        lambda now: job.WorkerLost(error=now.given.orphaned_by),
-        job=[J.RUNNING],
-        when=lambda now: bool(now.given.orphaned_by),
-    ),
+    Row(requeue_job, run=[R.RETRYING, R.CIRCUIT_OPEN], job=[J.RUNNING]),
+    Row(delay_job, run=[R.RETRYING], job=[J.QUEUED]),
 )
 AWAY: Final = (  # nobody is charged for that
     Row(lambda now: task_run.ExecutionFailed(error=now.reason, charged=False), run=[R.IN_PROGRESS]),
@@ -499,11 +501,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             Row(fail_task),
         ),
         RetriesEnded: (
-            Row(lambda now: task_run.CircuitOpened(reason=now.lead.reason), run=[R.RETRYING]),
             Row(save, run=[R.CIRCUIT_OPEN]),
-            # A half-open run: an earlier supervisor had admitted a probe.
-            Row(SAVE_CANCELLED, run=_without(LIVE_RUN, R.CIRCUIT_OPEN)),
-            Row(cancel_run, run=_without(LIVE_RUN, R.CIRCUIT_OPEN)),
             END_JOB,
             Row(lambda now: task.Failed(reason=with_end(now.states.run_data.last_error, now.lead.reason))),
         ),
@@ -511,6 +509,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         DelayEnded: (
             Row(task_run.CooldownExpired(), run=[R.CIRCUIT_OPEN]),
             Row(job.RetryDelayElapsed(), job=[J.RETRYING]),
+            Row(lambda now: job.SchedulerAssigned(depends_on=now.given.completed_jobs), job=[J.PENDING]),
         ),
         task_run.ManualReset: (LEAD, Row(job.RetryDelayElapsed(), task=_without(T, T.BLOCKED), job=[J.RETRYING])),
         task.Reopened: (LEAD, Row(lambda now: task_run.ManualReset(by=now.lead.by), run=[R.CIRCUIT_OPEN])),
@@ -611,6 +610,40 @@ def step(
                 return CascadeStep(states, events)
             now = Situation(states, lead, given, events)
     return CascadeStep(states, events)
+
+
+# ------------------------------------------------------------------------------------------------ pending effects
+class Delay(Effect, frozen=True, kw_only=True):
+    """Effect: wait *delay_s* seconds, counted from the record with which the task or its run (*since*) entered its
+    state; ``DelayEnded`` follows."""
+
+    delay_s: float
+    since: Kind
+
+
+BEGUN: Final = (T.OPEN, T.CLAIMED, T.IN_PROGRESS, T.WAITING_FOR_SUBTASKS)
+
+
+def pending_effect(states: TaskStates) -> Delay | None:
+    """Return the effect that must be performed while a task is in these states: the delay before its next probe,
+    attempt or claim; ``None`` if there is none. A task that is blocked, or that somebody carries out, waits for no
+    delay.
+
+    The states alone decide, not the way that led to them. So the effect is the same after a takeover, and is neither
+    lost nor doubled.
+    """
+    if states.task not in BEGUN:
+        return None
+    match states.run, states.job:
+        case R.CIRCUIT_OPEN, J.QUEUED | J.RETRYING:
+            return Delay(delay_s=states.run_data.cooldown_s, since=Kind.RUN)
+        case R.RETRYING, J.RETRYING:  # a job that is queued has waited
+            return Delay(delay_s=states.run_data.delay_s, since=Kind.RUN)
+        case _, J.RETRYING:  # its worker was lost, and no attempt was under way
+            return Delay(delay_s=0.0, since=Kind.RUN)
+        case R.PENDING, J.PENDING if states.task is T.OPEN and states.task_data.delay_s:
+            return Delay(delay_s=states.task_data.delay_s, since=Kind.TASK)
+    return None
 
 
 def with_end(error: str, why: str) -> str:

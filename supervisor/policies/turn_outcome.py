@@ -220,3 +220,13 @@ def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:
         verdict: Verdict = event.verdict  # type: ignore[attr-defined]
         return Severity.INFO if verdict.exit is Exit.SUCCESS else Severity.WARNING
     return Severity.INFO
+
+
+def aborted_verdict(reason: str, abort_reason: str | None) -> Verdict:
+    """Return the verdict of a turn that an abort ends."""
+    return Verdict(
+        exit=Exit.ERROR,
+        error=reason,
+        transition_reason=TransitionReason.ABORTED,
+        abort_reason=AbortReason(abort_reason) if abort_reason else None,
+    )

@@ -1,5 +1,7 @@
-"""Entities, the actors of all lifecycles: an entity receives an event, steps its state machine, and records the
-outcome.
+"""Entities of all lifecycles: an entity steps its state machine by an event, and records the outcome.
+
+An ``Entity`` is a state with its data and its log. An ``EntityActor`` also has a mailbox, from which it takes its
+events, and timers. Task, task run and job have no actor each: one decision moves all three (``EntityRegistry.apply``).
 
 Theory of operation
 -------------------
@@ -16,6 +18,8 @@ State and data of an entity change only here. For each event exactly one record 
   the effect is performed, the effect sets no timer. Timers of a state are cancelled when the entity leaves the state;
   one *lasting* timer (a turn's deadline) continues in later states, and is paused while the journal cannot be written.
 * The reply to a caller is the durable record, so ``receive`` always defers the reply.
+* ``perform`` performs an effect of the entity's table when the effect's record is durable. It neither waits nor steps a
+  table: work that takes time runs in a task of an actor, and every consequence comes back as an event in a mailbox.
 
 Example: a turn in RUNNING receives ``verify_requested``::
 
@@ -37,6 +41,7 @@ from supervisor.lifecycles.effects import FinalizeEntity, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
 from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, Severity
 from supervisor.policies.turn_outcome import severity_of
+from supervisor.ports import EntityRow
 from supervisor.ports.logs import get_logger
 from supervisor.ports.outages import Outage
 from supervisor.runtime.journal_writer import Cause, JournalWriter, NewRecord
@@ -77,9 +82,7 @@ class Entity:
     """Live entity, such as a session, agent, turn or task: a state machine with a state, data, and a log of its own."""
 
     __slots__ = (
-        "_deadline",
         "_journal_writer",
-        "_timers",
         "born_at",
         "born_seq",
         "changed_at",
@@ -130,10 +133,13 @@ class Entity:
         self.since_s = 0.0
         """Time at which the present state began (seconds of the journal clock)."""
         self._journal_writer = journal_writer
-        self._timers: list[str] | None = None
-        self._deadline: _Deadline | None = None
 
     # ------------------------------------------------------------------ first record, facts
+    def continue_log(self, row: EntityRow) -> None:
+        """Continue the log that an earlier supervisor has begun; *row* is the entity's row in the journal."""
+        self.parent_id, self.entity_seq = row.parent_id, row.entity_seq
+        self.born_seq, self.born_at, self.changed_at = row.born_seq, row.born_at, row.changed_at
+
     def record_birth(self, cause: Cause) -> LifecycleEvent:
         """Append the first record of the entity's log."""
         record = self._record(
@@ -150,20 +156,6 @@ class Entity:
         )
 
     # ------------------------------------------------------------------ events
-    def receive(self, ctx: Context, message: Any) -> Any:
-        if not isinstance(message, Event):
-            if not isinstance(message, TaskFailed):
-                return None
-            if message.error is not self._journal_writer.error:  # a lost journal is logged once
-                _log.error("a task failed", entity=self.id, task=message.name, exc_info=message.error)
-            message = self.lifecycle.broken(f"{message.name}: {message.error!r}")
-        envelope = ctx.envelope
-        cause, reply = (envelope.cause, envelope.reply) if envelope is not None else (None, None)
-        if reply is not None:
-            reply.detach()
-        self._apply(ctx, self.prepare(message), _NO_CAUSE if cause is None else cause, reply)
-        return DEFERRED
-
     def prepare(self, event: Event) -> Event:
         """Return a copy of *event* without secrets and with the present time."""
         return msgspec.structs.replace(self._journal_writer.redactor.event(event), at=self._journal_writer.clock.now())
@@ -177,23 +169,11 @@ class Entity:
         """
         return self.lifecycle.machine.step(state, data, event)
 
-    def _apply(self, ctx: Context, event: Event, cause: Cause, reply: Any) -> None:
-        if self.lifecycle.stale(self.data, event):
-            self._record(NewRecord(name=event.name(), outcome="stale", cause=cause, event=event, reply=reply))
-            return
-        try:
-            step = self.step(self.state, self.data, event)
-        except IllegalTransition as refusal:
-            self.refuse(event, cause, str(refusal))
-            if reply is not None:
-                reply.fail(Refused(str(refusal)))
-            return
-        self.enter(ctx, event, step, cause, reply)
-
     def enter(
-        self, ctx: Context, event: Event, step: Step[Any, Any], cause: Cause, reply: Any = None
+        self, ctx: Context | None, event: Event, step: Step[Any, Any], cause: Cause, reply: Any = None
     ) -> LifecycleEvent:
-        """Take the *step* that the table gives for *event*: change state and data, and append the record."""
+        """Take the *step* that the table gives for *event*: change state and data, and append the record. *ctx* is the
+        context of the entity's actor, if it has one."""
         texts = _texts_of(type(event))
         came_from, from_state = self.state, self.state_name
         self.state, self.data = step.state, step.data
@@ -235,17 +215,22 @@ class Entity:
         if call is not None:
             call()
 
-    def reparent(self, parent_id: str | None) -> None:
-        """Change the parent to *parent_id*; the former parent stops waiting for the entity's last record."""
-        self.parent_id = parent_id
-        self._report_last_record()
-
     def release(self) -> None:
         """Report to the waiting parent that no further record of this entity will come."""
         self._report_last_record()
         call, self.on_buried = self.on_buried, None
         if call is not None:
             call()
+
+    def accepts(self, event: Event) -> bool:
+        """Return whether *event* does not come too late to have an effect; otherwise the event is not delivered."""
+        return True
+
+    # ------------------------------------------------------------------ effects
+    def perform(self, effect: Effect, cause: Cause) -> None:
+        """Perform an effect of the entity's table, or start a task that performs it. Entities whose tables have effects
+        of their own override this method; ``EntityRegistry.perform`` performs the effects of every kind of entity."""
+        raise AssertionError(f"nothing performs {type(effect).__name__} of a {self.kind_name}")
 
     def refuse(self, event: Event, cause: Cause, why: str) -> None:
         """Append the record of an event that the table does not allow."""
@@ -254,9 +239,63 @@ class Entity:
             NewRecord(name=name, outcome="refused", cause=cause, event=event, reason=why, severity=Severity.WARNING)
         )
 
-    def _leave_state(self, ctx: Context) -> None:
+    def _leave_state(self, ctx: Context | None) -> None:
         self.epoch += 1
-        if self._timers:
+
+    # ------------------------------------------------------------------ records
+    def _record(self, draft: NewRecord) -> LifecycleEvent:
+        self.entity_seq += 1
+        return self._journal_writer.record(self, draft)
+
+
+class EntityActor(Entity):
+    """Entity that is an actor: it takes its events from a mailbox, and has timers."""
+
+    __slots__ = ("_deadline", "_timers")
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        entity_id: str,
+        parent_id: str | None,
+        state: Enum,
+        data: Any,
+        journal_writer: JournalWriter,
+    ) -> None:
+        super().__init__(lifecycle, entity_id, parent_id, state, data, journal_writer)
+        self._timers: list[str] | None = None
+        self._deadline: _Deadline | None = None
+
+    def receive(self, ctx: Context, message: Any) -> Any:
+        if not isinstance(message, Event):
+            if not isinstance(message, TaskFailed):
+                return None
+            if message.error is not self._journal_writer.error:  # a lost journal is logged once
+                _log.error("a task failed", entity=self.id, task=message.name, exc_info=message.error)
+            message = self.lifecycle.broken(f"{message.name}: {message.error!r}")
+        envelope = ctx.envelope
+        cause, reply = (envelope.cause, envelope.reply) if envelope is not None else (None, None)
+        if reply is not None:
+            reply.detach()
+        self._apply(ctx, self.prepare(message), _NO_CAUSE if cause is None else cause, reply)
+        return DEFERRED
+
+    def _apply(self, ctx: Context, event: Event, cause: Cause, reply: Any) -> None:
+        if self.lifecycle.stale(self.data, event):
+            self._record(NewRecord(name=event.name(), outcome="stale", cause=cause, event=event, reply=reply))
+            return
+        try:
+            step = self.step(self.state, self.data, event)
+        except IllegalTransition as refusal:
+            self.refuse(event, cause, str(refusal))
+            if reply is not None:
+                reply.fail(Refused(str(refusal)))
+            return
+        self.enter(ctx, event, step, cause, reply)
+
+    def _leave_state(self, ctx: Context | None) -> None:
+        super()._leave_state(ctx)
+        if self._timers and ctx is not None:
             for name in self._timers:
                 ctx.cancel_timer(name)
             self._timers = None
@@ -285,11 +324,6 @@ class Entity:
             effect, cause, left_s = self._deadline
             ctx.set_timer(effect.name, max(left_s, 0.0), effect.event, cause=cause)
             self._deadline = _Deadline(effect, cause, self._journal_writer.clock.now() + left_s)
-
-    # ------------------------------------------------------------------ records
-    def _record(self, draft: NewRecord) -> LifecycleEvent:
-        self.entity_seq += 1
-        return self._journal_writer.record(self, draft)
 
 
 _NO_CAUSE = Cause()

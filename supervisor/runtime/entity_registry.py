@@ -3,13 +3,17 @@
 The journal records what happened; the registry holds the entities that can receive messages. Callers can rely on these
 rules:
 
-* ``create_entity``, ``send`` and ``apply`` never await.
+* ``create_entity``, ``add_entity``, ``send``, ``apply`` and ``perform`` never await.
 * While the journal cannot be written, deadlines of entities are paused: an entity that waits for the disk does not time
   out meanwhile.
 * No two entities of a journal share an id (:class:`IdAllocator`).
 
 The registry knows nothing about the kinds of entities. ``supervisor.sessions.registry`` derives from it the registry of
-a supervisor, which adds the sessions and refuses events that come too late for them (``accepts``).
+a supervisor, which adds the sessions.
+
+Every effect with an id is acknowledged when it is performed, so that the next supervisor does not perform it again.
+``SendEvent`` is acknowledged by the record of the event that it sends: if that event is lost with its receiver, the
+next supervisor sends it again.
 """
 
 from __future__ import annotations
@@ -23,17 +27,19 @@ import msgspec
 
 from actors import ActorStopped, ActorSystem, Context, IllegalTransition, Lane, Limits
 from actors.machine import Event, Step
+from supervisor.lifecycles.effects import FinalizeEntity, SendEvent, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
 from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.policies.abort_request import EXITING_S
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import (
     Entity,
+    EntityActor,
     NoSuchEntity,
     Refused,
     weight,
 )
-from supervisor.runtime.journal_writer import Cause, JournalWriter
+from supervisor.runtime.journal_writer import Cause, JournalWriter, PendingEffect
 
 _encode = msgspec.json.Encoder().encode
 
@@ -136,17 +142,27 @@ class EntityRegistry:
         Raises:
             ActorStopped: the parent is stopping; nothing is created below it.
         """
-        entity = Entity(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
+        make = EntityActor if lifecycle.has_actor else Entity
+        entity = make(lifecycle, entity_id, parent_id, state, data, self.journal_writer)
+        self.add_entity(entity, cause=cause, home=home, contained=contained)
+        return entity
+
+    def add_entity(self, entity: Entity, *, cause: Cause, home: str | None = None, contained: bool = True) -> None:
+        """Add a new entity, and append the first record of its log. The arguments are those of :meth:`create_entity`.
+
+        Raises:
+            ActorStopped: the parent is stopping; the entity is not added.
+        """
         self._spawn(entity, home, contained)
         entity.record_birth(cause)
-        return entity
 
     def _spawn(self, entity: Entity, home: str | None, contained: bool) -> None:
         parent_id = entity.parent_id
-        if parent_id is None or not contained:
-            self.system.spawn(entity, entity.id, limits=MAILBOX, shutdown_s=END_S)
-        else:
-            self.system.spawn(entity, entity.id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
+        if isinstance(entity, EntityActor):
+            if parent_id is None or not contained:
+                self.system.spawn(entity, entity.id, limits=MAILBOX, shutdown_s=END_S)
+            else:
+                self.system.spawn(entity, entity.id, parent=parent_id, home=home, limits=MAILBOX, shutdown_s=END_S)
         self.entities[entity.id] = entity
 
     def restore_entity(self, entity: Entity, *, home: str | None = None, contained: bool = True) -> None:
@@ -175,13 +191,13 @@ class EntityRegistry:
     def _pause_deadlines(self) -> None:
         """Pause the deadlines of all entities, because the journal cannot be written."""
         for entity in self.entities.values():
-            if (ctx := self.system.context(entity.id)) is not None:
+            if isinstance(entity, EntityActor) and (ctx := self.system.context(entity.id)) is not None:
                 entity.pause_deadline(ctx)
         self.journal_writer.disk.up.then(self._resume_deadlines)
 
     def _resume_deadlines(self) -> None:
         for entity in self.entities.values():
-            if (ctx := self.system.context(entity.id)) is not None:
+            if isinstance(entity, EntityActor) and (ctx := self.system.context(entity.id)) is not None:
                 entity.resume_deadline(ctx)
         self.journal_writer.disk.down.then(self._pause_deadlines)
 
@@ -189,17 +205,13 @@ class EntityRegistry:
     def send(self, entity_id: str, event: Event, *, cause: Cause, lane: Lane = Lane.CONTROL) -> bool:
         """Put *event* into the entity's mailbox; return ``False`` if the entity is gone or does not accept the
         event."""
-        ref = self.system.ref(entity_id)
-        if ref is None or entity_id not in self.entities or not self.accepts(entity_id, event):
+        ref, entity = self.system.ref(entity_id), self.entities.get(entity_id)
+        if ref is None or entity is None or not entity.accepts(event):
             return False
         try:
             ref.tell(event, lane=lane, cause=cause)
         except ActorStopped:
             return False
-        return True
-
-    def accepts(self, entity_id: str, event: Event) -> bool:
-        """Return whether the entity accepts *event*: whether the event does not come too late to have an effect."""
         return True
 
     def apply(self, *moves: tuple[str, Event], cause: Cause) -> LifecycleEvent:
@@ -218,11 +230,11 @@ class EntityRegistry:
             NoSuchEntity: an entity is gone; nothing is recorded.
             Refused: a table does not allow its event; only that is recorded.
         """
-        steps: list[tuple[Entity, Context, Event, Step[Any, Any]]] = []
+        steps: list[tuple[Entity, Context | None, Event, Step[Any, Any]]] = []
         after: dict[str, tuple[Enum, Any]] = {}
         for entity_id, event in moves:
             entity, ctx = self.entity(entity_id), self.system.context(entity_id)
-            if ctx is None:
+            if ctx is None and isinstance(entity, EntityActor):
                 raise NoSuchEntity(entity_id)
             event, (state, data) = entity.prepare(event), after.get(entity_id, (entity.state, entity.data))
             try:
@@ -266,13 +278,47 @@ class EntityRegistry:
     async def report(self, entity_id: str, event: Event, *, cause: Cause) -> RecordId | None:
         """Send *event*, wait until its record is durable, and return the record's number; ``None`` if the event was
         refused, or if the entity is gone or does not accept the event."""
-        if not self.accepts(entity_id, event):
+        entity = self.entities.get(entity_id)
+        if entity is None or not entity.accepts(event):
             return None
         try:
             record = await self.post(entity_id, event, cause=cause, lane=Lane.CONTROL)
         except (NoSuchEntity, Refused):
             return None
         return record.seq
+
+    # ------------------------------------------------------------------ effects
+    def perform(self, pending: PendingEffect) -> None:
+        """Perform one effect, or start a task that performs it, and acknowledge the effect."""
+        entity = self.entities.get(pending.entity_id)
+        if entity is None:
+            return
+        effect, cause = pending.effect, Cause(pending.seq, None, pending.entity_id)
+        if isinstance(effect, SendEvent):
+            if self.forward(effect, cause._replace(effect_id=pending.effect_id)):
+                return
+        elif isinstance(effect, FinalizeEntity):
+            self.remove(pending.entity_id)
+        elif isinstance(effect, StartTimer):
+            if isinstance(entity, EntityActor) and (ctx := self.system.context(entity.id)) is not None:
+                entity.start_timer(ctx, effect, pending.epoch, cause)
+        else:
+            entity.perform(effect, cause)
+        self.journal_writer.acknowledge(pending.effect_id)
+
+    def forward(self, effect: SendEvent, cause: Cause) -> bool:
+        """Send the event of *effect*; return ``False`` if the receiver does not accept the event. The record of the
+        event acknowledges the effect.
+
+        A receiver that has ended may be removed before it reads its mailbox, and would then never acknowledge the
+        effect; no event is sent to it. If the receiver's actor is cancelled with its supervisor, the next supervisor
+        sends the event again.
+        """
+        receiver = self.entities.get(effect.to)
+        if receiver is None or receiver.ended or not receiver.accepts(effect.event):
+            return False
+        self.send(effect.to, effect.event, cause=cause)
+        return True
 
     async def wait_processed(self, entity_id: str) -> None:
         """Wait until the entity has processed every message that was sent to it before, or is gone."""

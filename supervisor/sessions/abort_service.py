@@ -377,7 +377,7 @@ class AbortService:
         is_asked = node.reason is AbortReason.USER_INTERRUPT
         stop = request.stop(request.abort_reason if is_asked else node.reason, node.scope)
         ended = _AbortedNode(node, session, len(session.fates), how)
-        self._registry.request_stop(node.id, stop, cause=cause, within_s=min(bounds, default=None))
+        session.request_stop(stop, cause=cause, within_s=min(bounds, default=None))
         return ended
 
     def _add_cause(self, request: _RunningAbort, causes: dict[str | None, Cause]) -> None:
@@ -388,7 +388,7 @@ class AbortService:
             session = self._registry.sessions.get(one.id)
             if session is not None and session.parent_id not in ids:
                 stop = request.stop(request.abort_reason, request.plan.scope)
-                self._registry.request_stop(one.id, stop, cause=causes[one.edge], within_s=request.within_s)
+                session.request_stop(stop, cause=causes[one.edge], within_s=request.within_s)
 
     def _terminate_call(self, node: PlannedNode, request: _RunningAbort, cause: Cause) -> _AbortedNode:
         turn_id, _, number = node.id.rpartition(":c")
@@ -398,7 +398,7 @@ class AbortService:
         connection = session.connection
         assert connection is not None, "an open call has a connection"
         ended = _AbortedNode(node, session, len(session.fates), connection=connection)
-        has_child = any(child.started_by == node.id for child in self._registry.children_of(session.session_id))
+        has_child = any(child.started_by == node.id for child in session.children.values())
         if has_child or connection.runs_call(call.call_id):
             result = ToolCompleted(
                 call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=request.reason, abort_id=request.abort_id

@@ -82,7 +82,7 @@ class ActorFailures:
         """Move the children that may outlive *lost* to the root; stop these children, except those with cancel mode
         ABANDON."""
         for child in [child for child in lost.children.values() if child.mode is not CancelMode.WAIT_COMPLETED]:
-            self._registry.reparent(child, cause, None)
+            child.reparent(cause, None)
             if child.mode is not CancelMode.ABANDON:
                 stop = OperatorStop(reason=f"its parent {lost.session_id} was lost")
-                self._registry.request_stop(child.session_id, stop, cause=cause)
+                child.request_stop(stop, cause=cause)

@@ -165,10 +165,9 @@ class AgentConnection(Connection):
         """Report that the agent is ready for the prompt of the launch with number *incarnation*."""
         self._incarnation = incarnation
         self._assigned = True
-        session = self.registry.entities.get(self.session.session_id)
-        if session is not None:
-            started = SessionStarted(seq=session.data.session_seq, incarnation=incarnation, agent_id=self.agent_id)
-            self._send(self.session.session_id, started)
+        seq = self.session.data.session_seq
+        started = SessionStarted(seq=seq, incarnation=incarnation, agent_id=self.agent_id)
+        self._send(self.session.session_id, started)
 
     def _report_not_started(self, verdict: Verdict) -> None:
         """Report that the agent could not become ready: the session launches another one, or, after a permanent error,
@@ -196,7 +195,7 @@ class AgentConnection(Connection):
         self._delegations.clear()
         self._causes.clear()
         self._numbers = 0
-        self.session.text = self.session.said
+        self.session.answer.text = self.session.answer.said
         if self.session.monitor is not None:
             self.session.monitor.turn_began()
         if self._phase is ConnectionPhase.OVER or self._killed.is_set():
@@ -249,7 +248,7 @@ class AgentConnection(Connection):
             cause = self.session.cause._replace(seq=aborted.cause_seq)
             self.registry.send(turn_id, aborted.result(call_id, ToolOutcome.UNKNOWN), cause=cause)
             self._drop_call(call_id)
-        children = [child.started_by for child in self.registry.children_of(self.session.session_id)]
+        children = [child.started_by for child in self.session.children.values()]
         stopped = tuple(one for one, tool_id in self._calls.items() if self.runs_call(one) or tool_id in children)
         verdict = decide_verdict(
             stop,
@@ -259,7 +258,7 @@ class AgentConnection(Connection):
             intent=self._intent,
             problem=problem,
             http_status=http_status,
-            text=self.session.text,
+            text=self.session.answer.text,
             reports=self.session.profile.reports,
             last_words=last_words,
         )
@@ -267,7 +266,7 @@ class AgentConnection(Connection):
             verdict = self.session.monitor.model.judge(verdict)
         self._succeeded = verdict.exit is Exit.SUCCESS
         if self._succeeded:
-            self.session.said = self.session.text
+            self.session.answer.said = self.session.answer.text
             self._send(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._send(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))

@@ -189,7 +189,7 @@ class PermissionRequests:
         """Send an answer that was recorded to the agent, unless the request is no longer open."""
         request = self._open.pop(request_id, None)
         if request is not None:
-            self._session.progressed = True
+            self._session.note_progress()
             kind = dict(request.asked.options).get(option or "", "")
             # A rule has looked at the title, which the agent chooses: only a human's permission covers more.
             if kind.startswith("allow") and request.by_human and request_id not in self._services:
@@ -275,7 +275,7 @@ class Terminals:
         """Run the command, or, if *refusal* is not empty, send *refusal* to the agent as the command's output."""
         if refusal:
             fact = {"argv": list(asked.argv[:1]), "why": refusal}
-            self._registry.record_turn_fact(self._session, "TerminalRefused", fact)
+            self._session.record_turn_fact("TerminalRefused", fact)
             self._agent_io.put(self._codec.terminal_output(asked.terminal_id, f"{refusal}\n".encode()))
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, REFUSED))
             return
@@ -299,10 +299,10 @@ class Terminals:
                 launch,
                 terminate_s=ladder.terminate_s,
                 kill_s=ladder.kill_s,
-                on_exiting=partial(self._registry.begin_exiting, self._session, tool_id),
+                on_exiting=partial(self._session.begin_exiting, tool_id),
             ) as process:
                 self._running[asked.terminal_id] = process
-                self._registry.record_turn_fact(self._session, "ProcessStarted", {"tool": tool_id, "pid": process.pid})
+                self._session.record_turn_fact("ProcessStarted", {"tool": tool_id, "pid": process.pid})
                 async with anyio.create_task_group() as group:
                     group.start_soon(self._pass_output, asked.terminal_id, tool_id, process.receive)
                     group.start_soon(self._pass_output, asked.terminal_id, tool_id, process.receive_err)
@@ -322,9 +322,9 @@ class Terminals:
 
     async def _pass_output(self, terminal_id: str, tool_id: str, receive: Callable[[], Awaitable[bytes]]) -> None:
         while data := await receive():
-            self._session.progressed = True
+            self._session.note_progress()
             self._agent_io.put(self._codec.terminal_output(terminal_id, data))
-            self._registry.write_transcript(self._session, tool_id.rpartition(":")[2], data.decode(errors="replace"))
+            self._session.write_transcript(tool_id.rpartition(":")[2], data.decode(errors="replace"))
 
 
 def _command_line(argv: Sequence[str]) -> str:

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple
 
 import anyio
 
-from actors import Context
 from actors.timers import Timer
 from supervisor.lifecycles.effects import AskPermission
 from supervisor.lifecycles.events import PermissionAnswered
@@ -25,6 +24,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.termination import Background
 
 ANSWERS_MAX: Final = 256
 """Number of answers that are stored for callers that answer late; the journal holds the older answers."""
@@ -55,16 +55,13 @@ class ApprovalQueue:
     """Queue of the permission requests of one supervisor that wait for a human.
 
     Args:
-        home: returns the context of the actor in whose scope the embedding program is asked; this actor outlives every
-            session.
+        background: actor in whose scope the embedding program is asked; it outlives every session.
         on_permission: function of the embedding program that decides a request.
     """
 
-    def __init__(
-        self, registry: EntityRegistry, home: Callable[[], Context], on_permission: OnPermission | None
-    ) -> None:
+    def __init__(self, registry: EntityRegistry, background: Background, on_permission: OnPermission | None) -> None:
         self._registry = registry
-        self._home = home
+        self._background = background
         self._on_permission = on_permission
         self._waiting: dict[tuple[str, int], _PendingApproval] = {}
         self._under_way: dict[str, str] = {}
@@ -83,7 +80,9 @@ class ApprovalQueue:
         waiting = _PendingApproval(session, timers.now() + effect.within_s, timer, anyio.CancelScope())
         self._waiting[key] = waiting
         if self._on_permission is not None:
-            self._home().start_task(self._ask_program, self._on_permission, key, cause, name="ask for a permission")
+            self._background.context.start_task(
+                self._ask_program, self._on_permission, key, cause, name="ask for a permission"
+            )
 
     def close(self, turn_id: str, number: int) -> None:
         """Remove a request that was answered: cancel its timer, and the task that asks the embedding program."""

@@ -202,7 +202,7 @@ class AgentTurn:
     def heartbeat(self) -> None:
         """Report a sign of life when nothing else reports progress: a session without progress for long counts as
         stalled."""
-        self._connection.session.progressed = True
+        self._connection.session.note_progress()
 
     async def call(self, title: str, fn: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Run ``fn(*args)`` as a tool call, in a scope of its own and with a durable record before it starts.
@@ -378,9 +378,9 @@ class FunctionConnection(AgentConnection):
     def _note_exception(self, raised: BaseException, turn_id: str) -> str:
         """Keep an exception of the function for the result of the prompt, write its traceback to log and transcript,
         and return the error of the turn."""
-        self.session.exception = raised
+        self.session.answer.exception = raised
         error, trace = _describe(raised, self._function), _trace(raised)
-        self.registry.write_transcript(self.session, "exception", trace)
+        self.session.write_transcript("exception", trace)
         # The abort that ends a call or a turn is the reason of what the function raises then.
         log = _log.info if self._intent is not None or isinstance(raised, ToolAborted) else _log.error
         name = self.session.profile.name
@@ -388,17 +388,17 @@ class FunctionConnection(AgentConnection):
         return error
 
     def use(self, turn_id: str, amounts: Amounts) -> None:
-        self.session.progressed = True
+        self.session.note_progress()
         if self.session.monitor is not None:
             self.session.monitor.record_usage(amounts, {"turn": turn_id, **amounts.as_record})
 
     def speak(self, text: str) -> None:
-        self.session.progressed = True
-        self.session.append_text(text)
-        self.registry.write_transcript(self.session, "message", text)
+        self.session.note_progress()
+        self.session.answer.append(text)
+        self.session.write_transcript("message", text)
 
     async def call(self, title: str, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> Any:
-        self.session.progressed = True
+        self.session.note_progress()
         self._made += 1
         call_id = f"call-{self._made}"
         call = self._results[call_id] = _Call()  # an abort may come before the call's function is started

@@ -9,26 +9,33 @@ from typing import Any
 
 from actors import Inspection, NoSuchActor
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
-from supervisor.runtime.entity import NoSuchEntity
+from supervisor.lifecycles.types import Kind
+from supervisor.runtime.entity import EntityActor, NoSuchEntity
 from supervisor.sessions.registry import SessionRegistry
 
 
 def inspect(registry: SessionRegistry, entity_id: str) -> Inspected:
-    """Return the state, mailbox and asynchronous tasks of a live session, turn, agent, task, or open tool call.
+    """Return the state, mailbox and asynchronous tasks of a live session, turn, agent, task, or open tool call. Run and
+    job of a task are shown with the task's actor.
 
     Raises:
         NoSuchEntity: no live entity has that id.
     """
+    entity = registry.entities.get(entity_id)
+    actor_id = entity_id
+    if entity is not None and entity.kind in (Kind.RUN, Kind.JOB):
+        actor_id = entity.parent_id or ""
     try:
-        seen = registry.system.inspect(entity_id)
+        seen = _actor_facts(registry.system.inspect(actor_id))
     except NoSuchActor:
-        raise NoSuchEntity(entity_id) from None
-    return Inspected(**_actor_facts(seen), **_entity_facts(registry, entity_id))
+        if entity is None or isinstance(entity, EntityActor):
+            raise NoSuchEntity(entity_id) from None
+        seen = {}  # no plan has continued the task since its supervisor ended
+    return Inspected(id=entity_id, **seen, **_entity_facts(registry, entity_id))
 
 
 def _actor_facts(seen: Inspection) -> dict[str, Any]:
     return {
-        "id": seen.id,
         "phase": seen.phase,
         "reason": seen.reason,
         "cancelled_for": tuple(seen.scope_causes),

@@ -31,7 +31,7 @@ from supervisor.lifecycles.types import (
 from supervisor.policies.abort_request import CAUSES_MAX, LaterCause
 from supervisor.policies.budgets import Amounts, SpentBudget
 from supervisor.ports import NO_WORKSPACE, EntityRow, Journal, JournalError, WorkspaceSpec
-from supervisor.runtime.entity import Entity
+from supervisor.runtime.entity import Entity, EntityActor
 from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.monitor_registry import RecordedUsage
 
@@ -83,9 +83,10 @@ def entity_of(row: EntityRow, journal_writer: JournalWriter) -> Entity:
     except (msgspec.MsgspecError, KeyError) as wrong:
         words = f"the journal's entity {row.id!r} is damaged ({wrong}); restore a copy or use another state directory"
         raise JournalError(words) from None
-    entity = Entity(LIFECYCLES[row.kind], row.id, row.parent_id, state, data, journal_writer)
-    entity.entity_seq = row.entity_seq
-    entity.born_seq, entity.born_at, entity.changed_at = row.born_seq, row.born_at, row.changed_at
+    lifecycle = LIFECYCLES[row.kind]
+    make = EntityActor if lifecycle.has_actor else Entity
+    entity = make(lifecycle, row.id, row.parent_id, state, data, journal_writer)
+    entity.continue_log(row)
     return entity
 
 
@@ -343,8 +344,14 @@ async def due_of(journal: Journal, turn: Entity) -> float | None:
     return None if began_s is None else began_s + turn.data.timeout_s
 
 
+async def records_of(journal: Journal, entity_id: str | None = None) -> list[LifecycleEvent]:
+    """Return all records of one entity, or of all entities, however many there are. (The function returns a list, since
+    a generator that is left halfway is finished by the garbage collector.)"""
+    return [record async for page in _pages(journal, entity_id) for record in page]
+
+
 async def _pages(
-    journal: Journal, entity_id: str, after: RecordId = BEGINNING
+    journal: Journal, entity_id: str | None, after: RecordId = BEGINNING
 ) -> AsyncIterator[Sequence[LifecycleEvent]]:
     while page := await journal.events(entity_id=entity_id, after_seq=after):
         after = page[-1].seq

@@ -1,32 +1,60 @@
-"""In-memory state of one live session: the connection to its agent, its tasks, its children, and its phase.
+"""Live session: the entity of a session, with what it knows beyond its recorded data, its children, and its phase.
 
 ``busy`` is the number of tasks that work for a session, plus the number of its children that have not finished. The end
-of the last of them is an event (``IdleListener.on_idle``), so that no code has to poll. This module makes no decisions.
+of the last of them is an event (``on_idle``), so that no code has to poll.
+
+Callers can rely on these rules:
+
+* ``request_stop`` never awaits. An abort that has planned the tree can terminate the tree before an entity is created
+  or ends.
+* A session that is stopping accepts only the events that its table allows in the state Stopped. Nothing is created
+  below it, and ``reparent`` gives a child that may outlive it to the nearest ancestor that is not stopping.
+* A session's last record comes after the last records of its turns and agents, and after those of its child sessions.
+  ``unrecorded`` counts them; ``on_recorded`` is called when the count is 0 and the session has finished.
+
+Example: an abort of session ``s`` with the turn ``s:t1``::
+
+    s.request_stop(stop, cause=...)      ->  phase STOP_REQUESTED, OperatorStop in the mailbox of "s"
+    "s" processes it: effect TerminateSession -> sessions.session_termination
+    "s:t1" appends its last record       ->  remove("s:t1"), unrecorded == 0, s.on_recorded()
+    "s" appends Ended                    ->  remove("s"), phase RECORDED
+
+``supervisor.sessions.session`` derives from this class the entity that performs the effects. Everything that works for
+a session, such as its connection and its turns, is given a ``LiveSession``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
+
+import msgspec
 
 from actors import ActorStopped, Context
+from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
-from supervisor.lifecycles.session import Message
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, RecordId, Survivors, TerminationStage, Verdict
-from supervisor.policies.abort_plan import PlannedProcess, ProcessFate
-from supervisor.policies.abort_request import AbortRequest
+from supervisor.lifecycles.entity_types import SESSION_KIND
+from supervisor.lifecycles.events import OperatorStop
+from supervisor.lifecycles.session import SESSION, Session, SessionData
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind, RecordId, Survivors, TerminationStage
+from supervisor.policies.abort_plan import ProcessFate
+from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.policies.access import Rights
-from supervisor.policies.budgets import Amounts, BudgetScope
-from supervisor.policies.call_processes import ProcessSeen
-from supervisor.policies.liveness import StallProfileName
-from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.permissions import Decision, PermissionRequest
-from supervisor.policies.usage import ConversationTotals
-from supervisor.ports import NO_WORKSPACE, Out, Outcome, ProcessReport, TranscriptSink
+from supervisor.ports import NO_WORKSPACE, ProcessReport, TranscriptSink
 from supervisor.ports.agent_profile import AgentProfile
-from supervisor.runtime.entity import Entity
+from supervisor.ports.logs import get_logger
+from supervisor.runtime.entity import Entity, EntityActor
+from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.connection import Connection as Connection
+from supervisor.sessions.connection import Monitor
+
+_log = get_logger()
+
+ALLOWED_WHILE_STOPPING = frozenset(SESSION.allowed(Session.STOPPED))
+"""Types of events that a stopping session still accepts."""
 
 TEXT_MAX = 64 * 1024
 """Number of characters of an agent's last answer that are kept in memory for the caller of the request."""
@@ -40,201 +68,6 @@ class TerminationReport(NamedTuple):
     took_s: float
     killed_at: float
     survivors: Survivors
-
-
-class Connection(Protocol):
-    """Live connection to one agent. The effect executor calls its methods; the connection reports events to the
-    entities."""
-
-    agent_id: str
-    turn_id: str | None
-    ended: OneShotEvent
-    is_ready: bool
-    steers: bool
-    """True if the agent can receive a message within a turn."""
-    clean_up_s: float
-    """Seconds that ``run`` may take to end the agent after its cancellation."""
-    outlived: tuple[ProcessSeen, ...]
-    """Processes of the agent's turn that were still running when the agent's program had exited by itself; they were
-    killed then."""
-
-    @property
-    def reusable(self) -> bool:
-        """True if the agent is ready and idle, and accepts another turn."""
-        ...
-
-    async def run(self) -> None:
-        """Run the agent from its start to its end."""
-        ...
-
-    async def wait_turn_over(self, turn_id: str | None = None) -> None:
-        """Wait until the agent works on no turn; with *turn_id*, only until the agent no longer works on that turn."""
-        ...
-
-    def start_turn(self, turn_id: str, incarnation: int, prompt: str) -> None:
-        """Begin a turn. The end of the turn is reported exactly once, whatever happens."""
-        ...
-
-    def steer(self, message_id: str, incarnation: int, text: str) -> None:
-        """Send *text* within the running turn; an event to the session then reports whether the agent accepted the
-        text."""
-        ...
-
-    def interrupt(self, turn_id: str, intent: Verdict, abort_id: str | None) -> None:
-        """Request the agent, in its protocol, to stop work on the turn *turn_id*. *intent* is the verdict of the turn
-        if the agent reports no other end."""
-        ...
-
-    def answer_permission(self, turn_id: str, request_id: str, option: str | None) -> None:
-        """Answer a permission request of the turn *turn_id*; ``None`` means that no option was chosen. A repeated
-        answer has no effect."""
-        ...
-
-    def runs_call(self, call_id: str) -> bool:
-        """Return whether the supervisor runs the work of the call *call_id*, and can end the call by its scope."""
-        ...
-
-    def has_returned(self, turn_id: str, call_id: str) -> bool:
-        """Return whether the work of the call *call_id* is over, so that an abort comes too late."""
-        ...
-
-    def abandon_call(self, call_id: str, reason: str) -> None:
-        """Drop the call *call_id*, so that a later result of the call is ignored. An in-process agent is given the
-        *reason*."""
-        ...
-
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: RecordId | None) -> None:
-        """Mark a call whose work the agent runs by itself as aborted: the call then ends with the result of the abort
-        whose record has the number *cause_seq*."""
-        ...
-
-    def terminate_call(
-        self, call_id: str, not_ended: Callable[[str], None], *, now: bool = False, within_s: float | None = None
-    ) -> str:
-        """Terminate one call whose work the agent runs by itself; the call's turn continues.
-
-        *not_ended* is called once, with the reason, if it turns out that the call cannot be ended alone. With *now* the
-        termination begins with the kill; *within_s* bounds the seconds until the termination is given up. A second
-        request can only hasten the end.
-
-        Returns:
-            Description, for the receipt, of the way in which the call is terminated; ``""`` if it cannot be terminated
-            alone.
-        """
-        ...
-
-    def answer_delegation(self, call_id: str, outcome: Outcome) -> None:
-        """Complete the wait for the child session that the call *call_id* started, with *outcome*, while the child
-        still runs."""
-        ...
-
-    def processes(self) -> tuple[PlannedProcess, ...]:
-        """Return the processes of the agent and its terminals that are known to be alive."""
-        ...
-
-    async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
-        """Return the processes below the agent, except those from before the agent's first prompt and the agent's
-        servers; ``None`` if the processes cannot be listed."""
-        ...
-
-    def signal_processes(self, found: Iterable[ProcessSeen], number: int) -> None:
-        """Send the signal *number* to the processes in *found*."""
-        ...
-
-    async def wait_process_exit(self, pid: int) -> None:
-        """Wait until the process *pid*, a result of :meth:`processes_of_turn`, has ended. The method may return early:
-        the caller must check again."""
-        ...
-
-    def report_started(self, incarnation: int) -> None:
-        """Report that an agent that was idle is ready for the prompt of the launch with number *incarnation*."""
-        ...
-
-    def close_when_idle(self) -> None:
-        """Let the agent end by itself as soon as it works on no turn."""
-        ...
-
-    def kill(self, intent: Verdict) -> None:
-        """Kill the agent and everything that the agent started, at once."""
-        ...
-
-
-class ModelMonitor(Protocol):
-    """Interface of the monitor for errors of an agent's model."""
-
-    def observe(self, out: Out) -> None:
-        """Process a message that the agent sent within its turn."""
-        ...
-
-    def judge(self, verdict: Verdict) -> Verdict:
-        """Return the final verdict of a turn that the agent ended with *verdict*, with regard to the model errors
-        before."""
-        ...
-
-
-class Monitor(Protocol):
-    """Interface of the monitor of a session: use against budgets, loops, and signs of life."""
-
-    scope: BudgetScope | None
-    patience: StallProfileName
-
-    @property
-    def model(self) -> ModelMonitor: ...
-
-    @property
-    def used(self) -> Amounts:
-        """Amounts that the session's agents have used."""
-        ...
-
-    def start_request(self) -> None:
-        """Reset the counts that begin anew with each request, and with each try of a request."""
-        ...
-
-    def turn_opened(self, turn_id: str) -> None:
-        """Record that another turn begins, whose agent is not launched yet."""
-        ...
-
-    def select_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """Return those of the waiting *messages* that are to be part of the next prompt."""
-        ...
-
-    def complete_prompt(self, prompt: str) -> str:
-        """Return the text that is sent to the agent as the prompt: *prompt*, with additions of the monitor."""
-        ...
-
-    def turn_began(self) -> None:
-        """Record that the agent has received the turn's prompt."""
-        ...
-
-    def turn_ended(self) -> None:
-        """Record that the agent no longer works on the turn."""
-        ...
-
-    @property
-    def totals(self) -> ConversationTotals:
-        """Last usage totals that the agents have reported of their conversations."""
-        ...
-
-    def record_usage(self, amounts: Amounts, report: dict[str, Any], total_of: str | None = None) -> None:
-        """Count *amounts* that the agent has used, or, with *total_of*, the part of the conversation's total *amounts*
-        that was not counted before; *report* is what the agent wrote."""
-        ...
-
-    def admit_call(self) -> bool:
-        """Return whether another tool call may begin, and count this call."""
-        ...
-
-    def record_call(self, call: FinishedCall) -> None:
-        """Record a tool call that has ended."""
-        ...
-
-    def report_progress(self) -> None:
-        """Count output of the agent, before its meaning is known, as progress."""
-        ...
-
-    def take_progress(self) -> bool:
-        """Return whether the agent has made progress since the last call of this method."""
-        ...
 
 
 class AssignedTask(NamedTuple):
@@ -257,10 +90,35 @@ class AssignedTask(NamedTuple):
     state_dir: str
 
 
-class IdleListener(Protocol):
-    """Interface of an object that is notified when no task and no child works for a session any more."""
+class AnswerText:
+    """Text with which the agent answers the present request, over all turns of the request that have succeeded."""
 
-    on_idle: Callable[[LiveSession], None]
+    __slots__ = ("before", "exception", "request_id", "said", "text")
+
+    def __init__(self) -> None:
+        self.request_id: str | None = None
+        self.text = ""
+        """Text of the turns that have succeeded, and of the present turn."""
+        self.said = ""
+        """Text of the turns that have succeeded."""
+        self.before = ""
+        """Beginning of ``text`` that was said before the agent was asked to go on."""
+        self.exception: BaseException | None = None
+        """Exception that an in-process agent raised after its last prompt."""
+
+    def begin_prompt(self, request_id: str | None, *, goes_on: bool) -> None:
+        """Begin another prompt for the request *request_id*; the text of an earlier request is dropped."""
+        self.said = self.said if request_id == self.request_id else ""
+        self.before = self.said if goes_on else ""
+        self.request_id, self.exception = request_id, None
+
+    def append(self, text: str) -> None:
+        """Append *text* to the text of this turn, of which only the end is stored."""
+        self.text = (self.text + text)[-TEXT_MAX:]
+
+    def to(self, request_id: str) -> tuple[str, BaseException | None]:
+        """Return the text, and the exception, of the answer to the request *request_id*."""
+        return (self.text, self.exception) if self.request_id == request_id else ("", None)
 
 
 class SessionPhase(IntEnum):
@@ -277,14 +135,17 @@ class SessionPhase(IntEnum):
     """The session's last record is durable, or the session's actor crashed."""
 
 
-class LiveSession:
-    """In-memory state of one live session."""
+class LiveSession(EntityActor):
+    """Entity of a live session, without the performance of its effects, which ``SessionEntity`` adds."""
+
+    data: SessionData
 
     def __init__(
         self,
-        registry: IdleListener,
+        registry: EntityRegistry,
+        data: SessionData,
         *,
-        session_id: str,
+        state: Session = Session.INITIALIZING,
         parent: LiveSession | None,
         profile: AgentProfile,
         policy: AbortPolicy,
@@ -292,11 +153,13 @@ class LiveSession:
         transcript: TranscriptSink,
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
     ) -> None:
-        self._registry = registry
-        self.session_id = session_id
+        super().__init__(
+            SESSION_KIND, data.id, None if parent is None else parent.id, state, data, registry.journal_writer
+        )
+        self.registry = registry
         self.parent = parent
         contained = parent is not None and mode is CancelMode.WAIT_COMPLETED
-        self.root_id: str = parent.root_id if parent is not None and contained else session_id
+        self.root_id: str = parent.root_id if parent is not None and contained else data.id
         self.profile = profile
         self.policy = policy
         self.started_by = started_by
@@ -316,8 +179,6 @@ class LiveSession:
         self.assigned_task: AssignedTask | None = None
         self.connection: Connection | None = None
         self.monitor: Monitor | None = None
-        self.progressed = False
-        """True if the agent has made progress since the monitor last checked."""
         self.launches = 0
         self.requests = 0
         self.resume_id: str | None = None
@@ -339,12 +200,6 @@ class LiveSession:
         it."""
         self.stop_request: AbortRequest | None = None
         """Request to stop, into which all such requests were merged."""
-        self.prompted = 0
-        """Incarnation that received its prompt last: a failure after the prompt is a crash, not a failed launch."""
-        self.errors_charged = 0
-        """Errors of the session, in all, that were charged to the retry budget of its plan, or need not be."""
-        self.crashes: tuple[float, ...] = ()
-        """Times of crashes within the restart window (journal clock)."""
         self.kill_at_once = False
         self.first_prompt_sent = OneShotEvent()
         self.report: TerminationReport | None = None
@@ -352,21 +207,22 @@ class LiveSession:
         self.exiting: dict[str, tuple[int, ...]] = {}
         """Killed processes that run no code any more and that the session waits for, since the kernel is still ending
         them: their pids, by the agent or tool call that they belong to."""
-        self.text = ""
-        self.answered = ""
-        """Beginning of ``text`` that was said before the agent was asked to go on: it answers a message, not the
-        request (rule 49)."""
-        self.text_of: str | None = None
-        """Id of the request that ``text`` belongs to."""
-        self.said = ""
-        """Text that the agent wrote for that request, in turns that succeeded."""
-        self.exception: BaseException | None = None
-        """Exception that an in-process agent raised after its last prompt."""
+        self.answer = AnswerText()
         self.busy = 0
         """Number of tasks that work for the session, plus the number of its children that have not finished."""
         self.unrecorded = 0
         """Number of entities below the session whose last records must come before the session's last record."""
         self._rest: OneShotEvent | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self.id
+
+    @property
+    def answered(self) -> str:
+        """Beginning of the answer's text that was said before the agent was asked to go on: it answers a message, not
+        the request (rule 49)."""
+        return self.answer.before
 
     @property
     def variables(self) -> dict[str, str]:
@@ -379,10 +235,6 @@ class LiveSession:
     def cause(self) -> Cause:
         """Cause that the agent's present actions have."""
         return Cause(self.cause_seq, None, self.profile.adapter)
-
-    @property
-    def parent_id(self) -> str | None:
-        return self.parent.session_id if self.parent is not None else None
 
     def record_process(self, owner: str, report: ProcessReport) -> None:
         """Store the fate of a process, as reported at its end, for receipts."""
@@ -397,6 +249,22 @@ class LiveSession:
             exiting_s=report.exiting_s,
         )
         self.fates.append(fate)
+
+    # ------------------------------------------------------------------ tasks
+    def start_in(
+        self, actor_id: str, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, clean_up_s: float = 0.0
+    ) -> bool:
+        """Run ``fn(*args)`` as a task in the scope of the actor *actor_id*, as :meth:`start` does; return ``False`` if
+        this scope has ended."""
+        ctx = self.registry.system.context(actor_id)
+        if ctx is None:
+            return False
+        try:
+            self.start(ctx, fn, *args, clean_up_s=clean_up_s)
+        except ActorStopped:
+            _log.debug("not begun: its scope has ended", actor=actor_id)
+            return False
+        return True
 
     def start(
         self, ctx: Context, fn: Callable[..., Coroutine[Any, Any, None]], *args: Any, clean_up_s: float = 0.0
@@ -425,7 +293,13 @@ class LiveSession:
         if self.busy == 0:
             if self._rest is not None:
                 self._rest.set()
-            self._registry.on_idle(self)
+            self.on_idle()
+
+    def on_idle(self) -> None:
+        """Called when no task and no child works for the session any more."""
+
+    def on_recorded(self) -> None:
+        """Called when every turn, agent and child of the session, which has finished, has its last record."""
 
     async def wait_idle(self) -> None:
         """Wait until ``busy`` is 0."""
@@ -434,11 +308,49 @@ class LiveSession:
                 self._rest = OneShotEvent()
             await self._rest.wait()
 
+    # ------------------------------------------------------------------ family
     def attach(self) -> None:
         """Register the session as a child of its parent; the parent counts it in ``busy`` until it has finished."""
         if self.parent is not None:
             self.parent.children[self.session_id] = self
-            self.parent.busy += 1
+            self.parent.busy += self.phase < SessionPhase.FINISHED
+
+    def count_in(self, entity: Entity) -> None:
+        """Wait for the last record of *entity* before the session's own. The record must be durable; the last record of
+        a child session need only be appended."""
+        self.unrecorded += 1
+        if entity.kind is Kind.TURN:
+            self.turns[entity.id] = entity
+        if entity.kind is Kind.SESSION:
+            entity.on_ended = self._count_out
+        else:
+            entity.on_buried = self._count_out
+
+    def _count_out(self) -> None:
+        self.unrecorded -= 1
+        if self.unrecorded == 0 and self.phase >= SessionPhase.FINISHED:
+            self.on_recorded()
+
+    def reparent(self, cause: Cause, abort_id: str | None) -> None:
+        """Give the session, which outlives its parent, to the nearest ancestor that is not stopping; without such an
+        ancestor it becomes a root session. The former parent stops waiting for it."""
+        left, parent = self.parent, self.parent
+        while parent is not None and parent.is_stopping:
+            parent = parent.parent
+        left_id, self.parent_id = self.parent_id, parent.session_id if parent is not None else None
+        self._report_last_record()
+        if parent is not None:
+            parent.count_in(self)
+        if left is not None:
+            left.children.pop(self.session_id, None)
+        self.parent = parent
+        self.attach()
+        if left is not None and self.phase < SessionPhase.FINISHED:
+            left._done()
+        if not self.ended:
+            ruled = msgspec.to_builtins(self.policy)  # the session keeps the policy that it had below its former parent
+            fact = {"left": left_id, "parent": self.parent_id, "mode": self.mode.value, "policy": ruled}
+            self.record_fact("Adopted", cause, fact, abort_id=abort_id, reason=f"its parent {left_id} ended")
 
     @property
     def waits_for_kernel(self) -> bool:
@@ -450,6 +362,56 @@ class LiveSession:
                 return True
             pending += [child for child in session.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
         return False
+
+    # ------------------------------------------------------------------ end
+    def accepts(self, event: Event) -> bool:
+        return not self.is_stopping or type(event) in ALLOWED_WHILE_STOPPING
+
+    def request_stop(self, stop: OperatorStop, *, cause: Cause, within_s: float | None = None) -> MergeOutcome:
+        """Request the session to stop, within *within_s* seconds if that is sooner than its stage budgets. Never
+        awaits.
+
+        The first request is sent to the session. Later requests are merged into the first. The first request with
+        ``now`` is sent too, as long as the session still runs; any other request is recorded, unless it belongs to an
+        abort that was merged before.
+
+        Returns:
+            Effect of the request: it began the stop, made the stop harder or sooner, or only joined it.
+        """
+        if self.ended or self.phase is SessionPhase.RECORDED:
+            return MergeOutcome.JOINED  # its last record is written
+        ladder, before = self.policy.ladder, self.stop_request
+        bound_s = ladder.kill_s if stop.now else ladder.total_s
+        request = AbortRequest(
+            abort_id=stop.abort_id,
+            reason=stop.reason,
+            abort_reason=stop.abort_reason,
+            severity=TerminationStage.KILL if stop.now else TerminationStage.REQUEST,
+            deadline=self.registry.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
+        )
+        self.stop_request, joined = merge_request(before, request)
+        if joined is MergeOutcome.BEGAN and not self.is_stopping:
+            self.stopped_by_seq = cause.seq
+            self.advance(SessionPhase.STOP_REQUESTED)
+            self.registry.send(self.id, stop, cause=cause)
+            if self.assigned_task is not None:
+                self.assigned_task.note_stop(request, cause)
+            return joined
+        if stop.now and not self.kill_at_once and self.phase < SessionPhase.FINISHED:
+            self.registry.send(self.id, stop, cause=cause)
+        elif before is not None and not same_abort(before, stop.abort_id):
+            first = {"joined": before.abort_id, "first_reason": before.reason}
+            self.record_fact("AbortJoined", cause, first, abort_id=stop.abort_id, reason=stop.reason)
+        if joined is MergeOutcome.RAISED:
+            self.on_deadline_shortened()
+        return joined
+
+    def on_deadline_shortened(self) -> None:
+        """Called when a later request has shortened the deadline of the stopping session."""
+
+    def skip_to_kill(self) -> None:
+        """Let the termination of the session, which is running or comes later, start at the kill stage."""
+        self.kill_at_once = True
 
     @property
     def is_stopping(self) -> bool:
@@ -480,29 +442,35 @@ class LiveSession:
         if not was_finished and phase >= SessionPhase.FINISHED and self.parent is not None:
             self.parent._done()
 
-    def reparent(self, parent: LiveSession | None) -> None:
-        """Change the parent to *parent*, or to none; the former parent stops waiting for the session."""
-        left, self.parent = self.parent, parent
-        if left is not None:
-            left.children.pop(self.session_id, None)
-        over = self.phase >= SessionPhase.FINISHED
-        if parent is not None:
-            parent.children[self.session_id] = self
-            parent.busy += not over
-        if left is not None and not over:
-            left._done()
-
     def hold_until(self, moment: OneShotEvent) -> None:
         """Count the session as busy until the event *moment* is set."""
         if not moment.is_set():
             self.busy += 1
             moment.then(self._done)
 
+    # ------------------------------------------------------------------ facts and texts
+    def record_turn_fact(self, name: str, metadata: dict[str, Any]) -> None:
+        """Append a fact to the log of the turn that the agent works on; do nothing if there is no such turn."""
+        turn_id = self.connection.turn_id if self.connection is not None else None
+        if turn_id is not None:
+            self.registry.record_fact(turn_id, name, self.cause, metadata)
+
+    def begin_exiting(self, owner: str, pids: tuple[int, ...]) -> None:
+        """Record that the session waits for killed processes of *owner*, an agent or a tool call, which run no code any
+        more, because the kernel is still ending them."""
+        self.exiting[owner] = pids
+        self.registry.record_fact(self.id, "ProcessesExiting", self.cause, {"of": owner, "pids": [*pids]})
+
+    def write_transcript(self, source: str, text: str) -> None:
+        """Write *text*, which comes from *source*, into the transcript."""
+        self.transcript.write(source, text, at=self.registry.journal_writer.clock.wall.time())
+
+    def note_progress(self) -> None:
+        """Report to the monitor, if there is one, that the agent has made progress."""
+        if self.monitor is not None:
+            self.monitor.progressed = True
+
     def report_progress(self) -> None:
         """Report output of the agent, before its meaning is known, to the monitor, if there is one."""
         if self.monitor is not None:
             self.monitor.report_progress()
-
-    def append_text(self, text: str) -> None:
-        """Append *text* to the agent's text of this turn, of which only the end is stored."""
-        self.text = (self.text + text)[-TEXT_MAX:]

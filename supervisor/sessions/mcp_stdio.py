@@ -169,7 +169,7 @@ class McpResource:
                 self._launch,
                 terminate_s=ladder.terminate_s,
                 kill_s=ladder.kill_s,
-                on_exiting=partial(self._registry.begin_exiting, self._session, self._session.session_id),
+                on_exiting=partial(self._session.begin_exiting, self._session.session_id),
             ) as process:
                 self._process = process
                 why = await self._converse(process)

@@ -231,7 +231,8 @@ class MonitorRegistry:
         of their own; so are the sessions above a one-shot agent at work, which may be silent until its time-out."""
         moved: set[str] = set()
         for session in self._registry.sessions.values():
-            if not (session.progressed or session.turns or session.parent is not None):
+            progressed = session.monitor is not None and session.monitor.progressed
+            if not (progressed or session.turns or session.parent is not None):
                 continue  # most of a large host is idle
             moves = (session.monitor is not None and session.monitor.take_progress()) or self._is_launched(session)
             running = self._running.get(session.session_id)
@@ -245,5 +246,4 @@ class MonitorRegistry:
 
     def _is_launched(self, session: LiveSession) -> bool:
         """Return whether *session* is a child session that has a request but no launched agent yet."""
-        entity = self._registry.entities.get(session.session_id) if session.parent is not None else None
-        return entity is not None and entity.state in LAUNCHED and entity.data.current is not None
+        return session.parent is not None and session.state in LAUNCHED and session.data.current is not None

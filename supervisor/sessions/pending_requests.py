@@ -1,6 +1,6 @@
 """Requests to sessions (prompts and messages), and the callers that wait for the replies.
 
-Every caller gets one reply: from the effect executor when the request is complete, or when the session or the journal
+Every caller gets one reply: from the session when the request is complete, or when the session or the journal
 is lost. This module does not check for a journal outage: callers that must not wait for the disk check for it first.
 """
 
@@ -74,8 +74,7 @@ class PendingRequests:
     def unanswered(self) -> bool:
         """True while a caller waits for a reply, or a session works on a request that no caller waits for, such as a
         message."""
-        sessions = (self._registry.entities.get(session_id) for session_id in self._registry.sessions)
-        return bool(self._waiting) or any(one is not None and one.data.current is not None for one in sessions)
+        return bool(self._waiting) or any(one.data.current is not None for one in self._registry.sessions.values())
 
     # ------------------------------------------------------------------ prompts
     async def outcome_of(
@@ -89,7 +88,7 @@ class PendingRequests:
         """
         waiter = _Waiter()
         session = self._registry.session(session_id)
-        data: SessionData = self._registry.entity(session_id).data
+        data = session.data
         has = {one.id for one in (*data.queue, data.current) if one is not None}
         await self._check_waiting(session_id, "prompts", len(data.queue) + len(session.incoming_requests.keys() - has))
         session.requests += 1
@@ -202,7 +201,7 @@ class PendingRequests:
         session = self._registry.session(session_id)
         if urgent is None:
             self._check_next_prompt(session)
-        has = {one.id for one in self._registry.entity(session_id).data.inbox}
+        has = {one.id for one in session.data.inbox}
         await self._check_waiting(session_id, "messages", len(has | session.incoming_messages.keys()))
         self._messages += 1
         message_id = f"m{self._generation}.{self._messages}"
@@ -224,10 +223,9 @@ class PendingRequests:
     def _check_next_prompt(self, session: LiveSession) -> None:
         """Raise ``Refused`` if the session may get no further prompt. A plan, and a call that delegates, prompt a
         session once, and again only after a failure."""
-        entity = self._registry.entity(session.session_id)
-        if entity.state in _PROMPT_COMES:
+        if session.state in _PROMPT_COMES:
             return
-        current = entity.data.current
+        current = session.data.current
         is_once = session.assigned_task is not None or session.started_by is not None
         if is_once or (current is not None and current.once):
             work = "for a task" if session.started_by is None else "for the call that started it"

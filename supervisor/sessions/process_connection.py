@@ -13,8 +13,9 @@ A line of agent output passes these stations, in one direction:
 * Commands (``start_turn``, ``interrupt``, ``close_when_idle``, ``kill``) never wait. Their bytes are sent by AgentIO.
 * A turn ends when the codec reports its end, or when the process has exited and the output was read to the end. The
   output comes first: an agent may report "done" and exit at once, and has then succeeded.
-* Between an agent's report and the end of the turn late messages are waited for (``reported_end``): they belong to the
-  turn. A program that serves one prompt, has reported its result and does not exit is ended; its result counts.
+* Between an agent's report and the end of the turn late messages are waited for (``agent_io.ReportedEnd``): they
+  belong to the turn. A program that serves one prompt, has reported its result and does not exit is ended; its
+  result counts.
 * A terminated call, or an interrupted turn with an open call, gets a result only after the processes of these calls
   were killed or named (``sessions.tool_calls``).
 """
@@ -113,11 +114,10 @@ from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
-from supervisor.sessions.agent_io import AgentIO
+from supervisor.sessions.agent_io import AgentIO, ReportedEnd
 from supervisor.sessions.agent_requests import PermissionRequests, Terminals
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.registry import SessionRegistry
-from supervisor.sessions.reported_end import ReportedEnd
 from supervisor.sessions.tool_calls import ToolCallTerminations
 
 _WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
@@ -368,13 +368,13 @@ class ProcessConnection(AgentConnection):
             terminate_s = 0.0 if quirks.needs_kill else ladder.terminate_s
             # The session's deadline for a launch must not end the wait for descriptors, since that would be charged as
             # a failure; after the wait the session waits by its own backoff.
-            limits = self.registry.entity(self.session.session_id).data.limits
+            limits = self.session.data.limits
             patience_s = min(PATIENCE_S, float(limits.spawn_deadline_s) / 3)
             async with self._host.spawn(
                 self._launch,
                 terminate_s=terminate_s,
                 kill_s=ladder.kill_s,
-                on_exiting=partial(self.registry.begin_exiting, self.session, self.agent_id),
+                on_exiting=partial(self.session.begin_exiting, self.agent_id),
                 patience_s=patience_s,
                 until=self._killed,
             ) as process:
@@ -512,7 +512,7 @@ class ProcessConnection(AgentConnection):
         while data := await process.receive_err():
             self.session.report_progress()
             text = data.decode(errors="replace")
-            self.registry.write_transcript(self.session, "stderr", text)
+            self.session.write_transcript("stderr", text)
             end = f"{end}{text}"[-ERROR_CHARS:]
             lines = (line for line in reversed(end.splitlines()) if line.strip() and line.strip() not in self._quoted)
             self._last_error_line = next(lines, "")[:300]
@@ -529,7 +529,7 @@ class ProcessConnection(AgentConnection):
         if self.turn_id is not None and self.session.monitor is not None:
             self.session.monitor.model.observe(out)
             if self._intent is None and is_work:
-                self.session.progressed = True
+                self.session.note_progress()
         match out:
             case Ready():
                 await self._on_ready(out)
@@ -543,8 +543,8 @@ class ProcessConnection(AgentConnection):
                     )
             case Text(kind, text):
                 if kind == "message":
-                    self.session.append_text(text)
-                self.registry.write_transcript(self.session, kind, text)
+                    self.session.answer.append(text)
+                self.session.write_transcript(kind, text)
             case ToolOpened(call_id, title, tool_kind, parent):
                 if self.turn_id is not None and (why := self._too_many_calls()):
                     self._malformed(why)
@@ -571,11 +571,11 @@ class ProcessConnection(AgentConnection):
             case Compaction():
                 await self._compact(out)
             case ModelErrorReported():
-                self.registry.write_transcript(self.session, "log", f"its model failed ({out.problem}): {out.words}\n")
+                self.session.write_transcript("log", f"its model failed ({out.problem}): {out.words}\n")
             case CallNotEnded(call_id, why):
                 self._terminations.give_up(call_id, why)
             case TurnEnding():
-                settle_s = self.registry.entity(self.session.session_id).data.limits.settle_s
+                settle_s = self.session.data.limits.settle_s
                 self._reported_end.begin(quiet_s=settle_s if self._codec.one_shot else QUIET_S, within_s=settle_s)
             case TurnEnded():
                 await self._on_turn_ended(out)
@@ -694,7 +694,7 @@ class ProcessConnection(AgentConnection):
 
     def _on_stray(self, line: str, why: str) -> None:
         """Write a line that is no message into the transcript, and record the first of these lines."""
-        self.registry.write_transcript(self.session, "log", f"{line}\n")
+        self.session.write_transcript("log", f"{line}\n")
         self._strays += 1
         if self._strays <= STRAYS_RECORDED_MAX:
             fact = {"line": line[:STRAY_CHARS_MAX], "why": why}
@@ -793,7 +793,7 @@ class ProcessConnection(AgentConnection):
         except OSError as error:
             why = str(error)
             if isinstance(error, FileRefused):
-                self.registry.record_turn_fact(self.session, "FileRefused", {"path": asked.path, "why": why})
+                self.session.record_turn_fact("FileRefused", {"path": asked.path, "why": why})
         self._agent_io.put(self._codec.file_answered(asked.request_id, text, why))
 
     def _serve_child(self, asked: ChildRequested) -> None:
@@ -820,7 +820,7 @@ class ProcessConnection(AgentConnection):
             why = f"{self.session.session_id} has {len(self.session.children)} child sessions; wait until one has ended"
         if why:
             fact = {"child": asked.name, "agent": asked.agent, "why": why}
-            self.registry.record_turn_fact(self.session, "ChildRefused", fact)
+            self.session.record_turn_fact("ChildRefused", fact)
             answer(Outcome("failed", why, ""))
             return
         cause = Cause(self._causes.get(started_by or ""), None, self.session.session_id)

@@ -68,7 +68,6 @@ from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.journal_writer import Cause, PendingEffect
-from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.journal_state import (
     RESUMED,
     RecordedOutcome,
@@ -83,7 +82,9 @@ from supervisor.sessions.journal_state import (
 )
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
-from supervisor.sessions.termination import TerminationService
+from supervisor.sessions.services import SessionServices
+from supervisor.sessions.session import SessionEntity
+from supervisor.sessions.turn import TurnEntity
 
 _log = get_logger()
 
@@ -113,8 +114,9 @@ BY_PROMPT: Final = frozenset({"command", "inprocess"})
 WORKING: Final = frozenset({Session.RUNNING, Session.INTERRUPTING})
 SETTLED: Final = frozenset({Turn.COMPLETING, Turn.FAILED})
 
-Admit = Callable[[EntityRow, SessionHistory], LiveSession]
-"""Function that makes the live session of a restored entity, and adds the live session to the registry."""
+Admit = Callable[[EntityRow, Entity, SessionHistory], SessionEntity]
+"""Function that makes the live session of a row, given the entity that was read from the row, and adds the live
+session to the registry."""
 GoesOn = Callable[[Entity, SessionHistory, Entity | None], bool]
 """Function that decides whether a session is continued, given its entity, its history, and its agent (``None``: no
 agent was alive)."""
@@ -133,7 +135,7 @@ class Recovery:
     """Restores the live entities that one dead supervisor left, and continues or stops the sessions among them.
 
     Args:
-        registry, journal, effect_executor, endings: parts of the supervisor that takes over.
+        registry, journal, services: parts of the supervisor that takes over.
         goes_on: function that decides whether a session is continued.
         ended: function that waits for a session's last record.
     """
@@ -142,19 +144,13 @@ class Recovery:
         self,
         registry: SessionRegistry,
         journal: Journal,
-        effect_executor: EffectExecutor,
-        endings: TerminationService,
+        services: SessionServices,
         *,
         admit: Admit,
         goes_on: GoesOn,
         ended: Callable[[LiveSession], Awaitable[None]],
     ) -> None:
-        self._registry, self._journal, self._effect_executor, self._endings = (
-            registry,
-            journal,
-            effect_executor,
-            endings,
-        )
+        self._registry, self._journal, self._services = registry, journal, services
         self._admit, self._decides, self._ended = admit, goes_on, ended
         self._pasts: dict[str, SessionHistory] = {}
         self._states: dict[str, Session] = {}
@@ -165,7 +161,7 @@ class Recovery:
         self._agents: list[Entity] = []
         self.others: list[Entity] = []
         """Restored entities that belong to no session: workstreams, tasks, runs, jobs and workers."""
-        self._live: list[LiveSession] = []
+        self._live: list[SessionEntity] = []
         self._going: set[str] = set()
         self._given_up: set[str] = set()
         self._opening: set[str] = set()
@@ -243,13 +239,13 @@ class Recovery:
         match entity.kind:
             case Kind.SESSION:
                 self._states[row.id] = Session(entity.state)
-                entity.since_s = self._pasts[row.id].entered_s
-                session = self._admit(row, self._pasts[row.id])
-                self._registry.restore_entity(
-                    entity, home=session.root_id, contained=session.root_id != session.session_id
-                )
+                session = self._admit(row, entity, self._pasts[row.id])
+                self._registry.restore_entity(session, home=session.root_id, contained=session.root_id != session.id)
                 return
             case Kind.TURN:
+                above = self._registry.sessions.get(row.parent_id or "")
+                entity = TurnEntity(self._services, above, entity.data, state=Turn(entity.state))
+                entity.continue_log(row)
                 self._turns.append((entity, Turn(entity.state)))
             case Kind.AGENT:
                 self._agents.append(entity)
@@ -263,7 +259,7 @@ class Recovery:
 
     def _turn_of(self, session: LiveSession) -> Entity | None:
         """Return the turn of the session's last prompt, if that turn is alive."""
-        return self._registry.entities.get(self._registry.entity(session.session_id).data.turn_id)
+        return self._registry.entities.get(session.data.turn_id)
 
     # ------------------------------------------------------------------ pending effects
     def _happens_again(self, one: RecoveredEffect) -> bool:
@@ -289,11 +285,9 @@ class Recovery:
     def _perform(self, entity_id: str, effect: Effect, seq: RecordId, effect_id: str | None = None) -> None:
         entity = self._registry.entities.get(entity_id)  # None if it has ended meanwhile
         if entity is not None:
-            self._effect_executor.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
+            self._registry.perform(PendingEffect(entity_id, effect_id, effect, seq, entity.epoch))
             return
-        if not (
-            isinstance(effect, SendEvent) and self._effect_executor.forward(effect, Cause(seq, effect_id, entity_id))
-        ):
+        if not (isinstance(effect, SendEvent) and self._registry.forward(effect, Cause(seq, effect_id, entity_id))):
             self._registry.journal_writer.acknowledge(effect_id)
 
     # ------------------------------------------------------------------ the Resumed record
@@ -328,7 +322,7 @@ class Recovery:
             self._registry.send(entity_id, event, cause=self._causes.get(above, CAUSE))
 
     # ------------------------------------------------------------------ ends
-    async def _stop(self, live: Sequence[LiveSession]) -> None:
+    async def _stop(self, live: Sequence[SessionEntity]) -> None:
         """Continue terminations that were under way, and stop sessions that are not continued, parents first. When this
         returns, all of these sessions, and the sessions that end with them, are terminating."""
         for session in live:
@@ -352,9 +346,9 @@ class Recovery:
             if self._states[session.session_id] is not Session.STOPPED and session.session_id not in self._given_up:
                 self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
 
-    def _end(self, session: LiveSession) -> None:
+    def _end(self, session: SessionEntity) -> None:
         """Continue a termination that was under way; the time that has passed since its begin counts."""
-        data, past = self._registry.entity(session.session_id).data, self._pasts[session.session_id]
+        data, past = session.data, self._pasts[session.session_id]
         elapsed_s = max(0.0, self._registry.journal_writer.clock.now() - past.entered_s)
         deadline = anyio.current_time() - elapsed_s + session.policy.ladder.total_s
         session.stop_request = AbortRequest(
@@ -366,7 +360,7 @@ class Recovery:
         )
         session.kill_at_once = True
         cause = self._causes[session.session_id]
-        self._endings.begin(session, cause, data.abort_id, now=False, elapsed_s=elapsed_s)
+        session.terminate(cause, data.abort_id, now=False, elapsed_s=elapsed_s)
 
     def _finish_aborts(self, session: LiveSession) -> None:
         """Stop the remaining targets of recorded aborts, and the targets of the policy edges that these aborts
@@ -381,7 +375,7 @@ class Recovery:
             )
             for one in self._reach(session, record):
                 one.kill_at_once = True
-                self._registry.request_stop(one.session_id, stop, cause=Cause(record.seq, None, CAUSE.actor))
+                one.request_stop(stop, cause=Cause(record.seq, None, CAUSE.actor))
 
     def _reach(self, session: LiveSession, record: LifecycleEvent) -> list[LiveSession]:
         """Return the targets of an abort record of *session*, or of a tool call of *session*: sessions that had their
@@ -430,7 +424,7 @@ class Recovery:
         bounds. A turn that is opened now is monitored from its first event on, and not here."""
         if session.monitor is None or session.is_stopping or not self._goes_on(session.session_id):
             return
-        turn_id = self._registry.entity(session.session_id).data.turn_id
+        turn_id = session.data.turn_id
         if self._unbegun(session) is not None and turn_id in self._registry.entities and turn_id not in self._opening:
             session.monitor.turn_opened(turn_id)
 
@@ -439,7 +433,7 @@ class Recovery:
         turn."""
         match self._states[session.session_id]:
             case Session.INITIALIZING | Session.SESSION_COMPLETE:
-                turn_id = self._registry.entity(session.session_id).data.turn_id
+                turn_id = session.data.turn_id
                 return PrepareWorktree() if self._waits_for_worktree(turn_id) else None
             case Session.BUILDING_PROMPT:
                 return BuildPrompt()
@@ -495,18 +489,18 @@ class Recovery:
         elif not self._waits(session, turn):
             self._send(turn.id, TaskFailed(verdict=LOSS))
 
-    def _recall_failure(self, session: LiveSession, turn: Entity) -> None:
+    def _recall_failure(self, session: SessionEntity, turn: Entity) -> None:
         """Count a turn that failed on its own, and that its session has not processed yet, as a failure of the
         session's agent."""
-        data, verdict = self._registry.entity(session.session_id).data, turn.data.verdict
+        data, verdict = session.data, turn.data.verdict
         mine = data.turn_id == turn.id and self._states[session.session_id] is Session.RUNNING
         if mine and verdict is not None and verdict.transition_reason != TransitionReason.ORPHAN_RECOVERED:
-            session.prompted = data.incarnation
+            session.failures.prompted = data.incarnation
 
     def _waits(self, session: LiveSession, turn: Entity) -> bool:
         """Return whether the turn has no agent yet, and its session will start an agent, or report that the start has
         failed."""
-        data = self._registry.entity(session.session_id).data
+        data = session.data
         if data.turn_id != turn.id or data.current is None:
             return False
         state = self._states[session.session_id]

@@ -13,10 +13,8 @@ import msgspec
 
 from actors import ActorError
 from supervisor.journal.transcript import RedactingTranscript
-from supervisor.lifecycles.entity_types import SESSION_KIND
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument
-from supervisor.plans import Settings
 from supervisor.policies.access import intersect_rights
 from supervisor.policies.argument_checks import check_agent_function, check_name
 from supervisor.policies.redaction import encodable
@@ -28,6 +26,8 @@ from supervisor.sessions.journal_state import PLACED
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
 from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.services import SessionServices
+from supervisor.sessions.session import SessionEntity
 from supervisor.sessions.shutdown import Shutdown
 from supervisor.sessions.trust_scores import Trust
 from supervisor.sessions.workspace_cleanup import WorkspaceCleanup
@@ -42,26 +42,25 @@ class SessionFactory:
 
     Args:
         transcript_of: function that opens the transcript of a session, given its id.
-        settings: function that returns the current settings.
     """
 
     def __init__(
         self,
         registry: SessionRegistry,
+        services: SessionServices,
         monitors: MonitorRegistry,
         cleanup: WorkspaceCleanup,
         trust: Trust,
         shutdown: Shutdown,
         transcript_of: Callable[[str], TranscriptSink],
-        settings: Callable[[], Settings],
     ) -> None:
         self._registry = registry
+        self._services = services
         self._monitors = monitors
         self._cleanup = cleanup
         self._trust = trust
         self._shutdown = shutdown
         self._transcript_of = transcript_of
-        self._settings = settings
 
     def profile_of(
         self, agent: str | AgentFunction | None, parent: str | None, agents: Mapping[str, AgentProfile]
@@ -113,7 +112,7 @@ class SessionFactory:
             Refused: the parent, the supervisor or the call is ending.
         """
         check_name(name)
-        settings = self._settings()
+        settings = self._services.settings
         above = self._registry.session(parent) if parent is not None else None
         if above is not None and above.is_stopping:
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
@@ -123,18 +122,13 @@ class SessionFactory:
             raise Refused(f"session {name!r} is not started: the supervisor is ending")
         session_id = self._registry.names.new(name) if above is None else self._child_id(above, name)
         inherited = above.policy if above is not None else settings.abort_policy
-        session = self.admit(session_id, above, profile, policy or inherited, started_by, mode)
+        data = SessionData(id=session_id, agent=profile.name, limits=settings.limits.value(), one_shot=profile.one_shot)
+        session = self.admit(data, Session.INITIALIZING, above, profile, policy or inherited, started_by, mode)
         session.workspace_spec = workspace_spec
         self._monitors.start_monitor(session, settings.monitor_settings, allowance)
         try:
-            self._registry.create_entity(
-                SESSION_KIND,
-                session_id,
-                parent_id=parent,
-                state=Session.INITIALIZING,
-                data=SessionData(
-                    id=session_id, agent=profile.name, limits=settings.limits.value(), one_shot=profile.one_shot
-                ),
+            self._registry.add_entity(
+                session,
                 cause=cause,
                 home=above.root_id if above is not None else None,
                 contained=above is not None and mode is CancelMode.WAIT_COMPLETED,
@@ -154,23 +148,25 @@ class SessionFactory:
 
     def admit(
         self,
-        session_id: str,
+        data: SessionData,
+        state: Session,
         above: LiveSession | None,
         profile: AgentProfile,
         policy: AbortPolicy,
         started_by: str | None,
         mode: CancelMode,
-    ) -> LiveSession:
+    ) -> SessionEntity:
         """Add a session, new or recovered, to the registry; *above* is the session's parent."""
         journal_writer = self._registry.journal_writer
-        session = LiveSession(
-            self._registry,
-            session_id=session_id,
+        session = SessionEntity(
+            self._services,
+            data,
+            state=state,
             parent=above,
             profile=profile,
             policy=policy,
             started_by=started_by,
-            transcript=RedactingTranscript(self._transcript_of(session_id), lambda: journal_writer.redactor),
+            transcript=RedactingTranscript(self._transcript_of(data.id), lambda: journal_writer.redactor),
             mode=mode,
         )
         session.rights = intersect_rights(above.rights if above is not None else None, self._trust.rights(profile.name))

@@ -215,6 +215,7 @@ class SessionMonitor:
         self.rules = rules
         self.scope = scope
         self.patience = patience
+        self.progressed = False
         self._used = self._recorded = Amounts()
         self.totals = ConversationTotals()
         self._calls = 0
@@ -483,7 +484,7 @@ class SessionMonitor:
         """Count output of the agent, before its meaning is known, as progress. After a stall action (the agent was
         woken or asked to stop) such output does not count: it may be a mere reaction to that action."""
         if not self._stall.taken:
-            self.session.progressed = True
+            self.progressed = True
 
     @property
     def is_bounded(self) -> bool:
@@ -493,7 +494,7 @@ class SessionMonitor:
     def take_progress(self) -> bool:
         """Return whether the session has progressed since the last call of this method, or waits for a human, which has
         a deadline of its own."""
-        moved, self.session.progressed = self.session.progressed, False
+        moved, self.progressed = self.progressed, False
         turn = self._registry.entities.get(self._turn_id)
         return moved or (turn is not None and any(one.asked for one in turn.data.asking))
 

@@ -12,15 +12,17 @@ from typing import Protocol
 
 import anyio
 
-from actors import ActorStopped, ActorSystem, Context
+from actors import ActorStopped, ActorSystem
 from actors.one_shot_event import OneShotEvent, first_of
 from actors.waiting import any_of
 from supervisor.lifecycles.events import OperatorStop
+from supervisor.lifecycles.session import Session
 from supervisor.ports import JournalError, JournalLost, Outcome
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.services import SessionServices
 from supervisor.sessions.termination import SLACK_S
 
 LAST_RECORDS_S = 10.0
@@ -39,22 +41,20 @@ class Shutdown:
     """Ends one supervisor: drain, stop, and the wait for the last records.
 
     Args:
-        drain_s: function that returns the seconds that a drain may take.
-        background: function that returns the context of the actor whose asynchronous tasks outlive every session.
+        services: parts that the sessions use, with the settings.
     """
 
     def __init__(
         self,
         registry: SessionRegistry,
         pending_requests: PendingRequests,
-        drain_s: Callable[[], float],
-        background: Callable[[], Context],
+        services: SessionServices,
     ) -> None:
         self._registry = registry
         self._system: ActorSystem = registry.system
         self._pending_requests = pending_requests
-        self._drain_s = drain_s
-        self._background = background
+        self._services = services
+        self._background = services.background
         self._drains = False
         self.plans_over = False
         """No plan begins any more."""
@@ -101,21 +101,31 @@ class Shutdown:
         return True
 
     # ------------------------------------------------------------------ beginning
-    def stop(self, actor: str, *, now: bool, begin_drain: Callable[[str], None]) -> None:
+    def stop(self, actor: str, *, now: bool) -> None:
         """Begin a drain; with *now*, or at the second call, stop every session instead."""
         self.begun.set()
         if now or self._drains:
             self.now.set()
             self.stop_all("stopped at once", actor, now=True)
-            self._background().start_task(self.wait_all_recorded, name="last records")
+            self._background.context.start_task(self.wait_all_recorded, name="last records")
         else:
             self._drains = True
-            begin_drain(actor)
-            self._background().start_task(self._limit_drain, actor, name="drain deadline")
+            self._begin_drain(actor)
+            self._background.context.start_task(self._limit_drain, actor, name="drain deadline")
+
+    def _begin_drain(self, actor: str) -> None:
+        """Make the requests in progress the last ones: stop every session that waits for its next try, and prevent
+        later tries, and turns for the prompts that wait in a root session."""
+        sessions = list(self._registry.sessions.values())
+        current = [session.data.current for session in sessions]
+        self._services.last_requests = frozenset(one.id for one in current if one is not None)
+        for session in sessions:
+            if session.state is Session.COOLING_DOWN:
+                session.check_retry(Cause(actor=actor))
 
     async def _limit_drain(self, actor: str) -> None:
         """Wait until the drain deadline, and then stop every session that still runs."""
-        drain_s = self._drain_s()
+        drain_s = self._services.settings.drain_s
         with self._system.timers.limit(drain_s):
             await self.now.wait()
             return
@@ -127,14 +137,14 @@ class Shutdown:
         its children."""
         for session in reversed(list(self._registry.sessions.values())):
             stop = OperatorStop(reason=reason, abort_reason="shutdown_signal", now=now)
-            self._registry.request_stop(session.session_id, stop, cause=Cause(actor=actor))
+            session.request_stop(stop, cause=Cause(actor=actor))
 
     def close_all(self) -> None:
         """End every root session in an orderly way, as completed."""
         for session in list(self._registry.sessions.values()):
             if session.root_id == session.session_id:
                 stop = OperatorStop(reason="the supervisor is closing", outcome="completed")
-                self._registry.request_stop(session.session_id, stop, cause=Cause(actor="host"))
+                session.request_stop(stop, cause=Cause(actor="host"))
 
     def journal_lost(self, error: JournalError) -> None:
         """End every session without waiting for the disk, since no promise of a record can be kept any more."""
@@ -152,14 +162,14 @@ class Shutdown:
         self.now.set()
         self.stop_all(reason, "supervisor", now=False)
         with suppress(ActorStopped):  # the supervisor has ended all sessions already
-            self._background().start_task(self.wait_all_recorded, name="last records")
+            self._background.context.start_task(self.wait_all_recorded, name="last records")
 
     # ------------------------------------------------------------------ waiting
     async def finish(self) -> None:
         """Wait until the open requests and plan runs are finished, at most ``drain_s``; no new work begins
         meanwhile."""
         self.begun.set()
-        with self._system.timers.limit(self._drain_s()):
+        with self._system.timers.limit(self._services.settings.drain_s):
             while self._pending_requests.unanswered and not self.now.is_set() and self.failure is None:
                 await any_of(self._pending_requests.answer_given, self.now)
             while self.plans and not self.now.is_set() and self.failure is None:

@@ -5,29 +5,29 @@ The work of plans, such as tasks, is taken over by ``supervisor.work.takeover``,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.session import SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind
+from supervisor.lifecycles.session import Session, SessionData
+from supervisor.lifecycles.types import Kind
 from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import Entity
-from supervisor.sessions.effect_executor import EffectExecutor
 from supervisor.sessions.journal_state import SessionHistory
 from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.monitor_registry import MonitorRegistry
+from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.restore import Recovery, loses_nothing
-from supervisor.sessions.termination import TerminationService
-
-Admit = Callable[[str, LiveSession | None, AgentProfile, AbortPolicy, str | None, CancelMode], LiveSession]
-"""Function that makes a live session, given its id, parent, agent, policy, the tool call that requested it, and its
-cancel mode."""
+from supervisor.sessions.services import SessionServices
+from supervisor.sessions.session import SessionEntity
+from supervisor.sessions.session_factory import SessionFactory
+from supervisor.sessions.shutdown import Shutdown
 
 
 class Choice(NamedTuple):
@@ -43,34 +43,21 @@ class Choice(NamedTuple):
 
 
 class Takeover:
-    """Takes over the sessions of one dead supervisor.
-
-    Args:
-        registry, journal, effect_executor, endings: parts of the supervisor that takes over.
-        ended: function that waits for a session's last record.
-        revived: called for each restored session, with its history.
-        inherit: called with all sessions of the earlier supervisor, before any of these sessions is continued.
-    """
+    """Takes over the sessions of one dead supervisor. The arguments are parts of the supervisor that takes over."""
 
     def __init__(
         self,
         registry: SessionRegistry,
         journal: Journal,
-        effect_executor: EffectExecutor,
-        endings: TerminationService,
-        *,
-        admit: Admit,
-        ended: Callable[[LiveSession], Awaitable[None]],
-        revived: Callable[[LiveSession, SessionHistory], None],
-        inherit: Callable[[Iterable[SessionData]], None],
+        services: SessionServices,
+        factory: SessionFactory,
+        monitors: MonitorRegistry,
+        shutdown: Shutdown,
+        pending_requests: PendingRequests,
     ) -> None:
-        self._registry, self._journal, self._effect_executor, self._endings = (
-            registry,
-            journal,
-            effect_executor,
-            endings,
-        )
-        self._admit, self._ended, self._revived, self._inherit = admit, ended, revived, inherit
+        self._registry, self._journal, self._services = registry, journal, services
+        self._factory, self._monitors, self._shutdown = factory, monitors, shutdown
+        self._pending_requests = pending_requests
 
     async def restore(
         self,
@@ -90,27 +77,34 @@ class Takeover:
         recovery = Recovery(
             self._registry,
             self._journal,
-            self._effect_executor,
-            self._endings,
+            self._services,
             admit=partial(self._revive, policy, _launches(rows)),
             goes_on=policy.goes_on,
-            ended=self._ended,
+            ended=self._shutdown.wait_recorded,
         )
-        self._inherit(_sessions(live))
+        self._pending_requests.track_recovered(_sessions(live))
         await recovery.restore(live, [row for row in rows if row.kind == Kind.SESSION])
         return recovery
 
     def _revive(
-        self, takeover_policy: _TakeoverPolicy, launches: Mapping[str, int], row: EntityRow, past: SessionHistory
-    ) -> LiveSession:
-        data = msgspec.json.decode(row.data, type=SessionData)
+        self,
+        takeover_policy: _TakeoverPolicy,
+        launches: Mapping[str, int],
+        row: EntityRow,
+        read: Entity,
+        past: SessionHistory,
+    ) -> SessionEntity:
+        data: SessionData = read.data
         above = self._registry.sessions.get(row.parent_id or "")
         profile = takeover_policy.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
         policy = past.policy or (above.policy if above is not None else takeover_policy.settings.abort_policy)
-        session = self._admit(row.id, above, profile, policy, past.started_by, past.mode)
-        session.requests, session.crashes, session.errors_charged = past.requests, past.crashes, data.total_errors
+        session = self._factory.admit(data, Session(read.state), above, profile, policy, past.started_by, past.mode)
+        session.requests = past.requests
+        session.failures.crashes, session.failures.charged = past.crashes, data.total_errors
         session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec
-        self._revived(session, past)
+        session.continue_log(row)
+        session.since_s = past.entered_s
+        self._monitors.restore_monitor(session, self._services.settings.monitor_settings, past.budget)
         session.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
         return session
 
@@ -149,7 +143,8 @@ class _TakeoverPolicy(NamedTuple):
     def _is_among(self, session_id: str) -> bool:
         """Return whether the session, or a session above it, is chosen; false if the session, or one above it, is left
         over."""
-        session, found = self.registry.sessions.get(session_id), self.choice.among is None
+        session: LiveSession | None = self.registry.sessions.get(session_id)
+        found = self.choice.among is None
         while session is not None and session.session_id not in self.choice.left_over:
             found, session = found or self.choice.admits(session.session_id), session.parent
         return found and session is None

@@ -6,7 +6,7 @@ A :class:`Termination` passes through stages, gentlest first. Each stage has an 
 the next stage begins. There are three kinds, each with its own table of stages:
 
 ==========  ============================  ==================================  =============================
-stage       session (this module)         turn (``sessions.effect_executor``)  tool call (``tool_calls``)
+stage       session (this module)         turn (``sessions.turn``)            tool call (``tool_calls``)
 ==========  ============================  ==================================  =============================
 request     the agent closes when idle    the agent is asked to interrupt      the agent is asked to end it
 cancel      the session's scope is left
@@ -52,7 +52,7 @@ from typing import ClassVar, NamedTuple
 
 import anyio
 
-from actors import Context
+from actors import ActorSystem, Context
 from actors.timers import Timer, TimerService
 from supervisor.lifecycles.events import Ended, OperatorStop
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
@@ -61,10 +61,10 @@ from supervisor.policies.abort_request import EXITING_S, AbortRequest, StageDead
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import LiveSession, SessionPhase, TerminationReport
-from supervisor.sessions.registry import SessionRegistry
 
 SLACK_S = 5.0
-"""Default of ``TerminationService.slack_s``, in seconds."""
+"""Default, in seconds, of the time that a slow, loaded machine may add to the stages terminate and kill of a session
+before its scope is abandoned."""
 
 RECORDED_S = 60.0
 """Seconds that ``Ended`` waits for the last records of the session's turns and agents. The wait is extended while the
@@ -150,85 +150,6 @@ class Termination(ABC):
             self.timers.cancel(timer)
 
 
-class SessionTermination(Termination):
-    """Termination of one session and of everything below it."""
-
-    __slots__ = ("abort_id", "began", "cause", "fates_before", "outages", "service", "session")
-
-    stages = (
-        TerminationStage.REQUEST,
-        TerminationStage.CANCEL,
-        TerminationStage.KILL,
-        TerminationStage.EXITING,
-        TerminationStage.ABANDON,
-    )
-
-    def __init__(
-        self, service: TerminationService, session: LiveSession, cause: Cause, abort_id: str | None, began: float
-    ) -> None:
-        super().__init__(service.registry.system.timers)
-        self.service, self.session = service, session
-        self.cause, self.abort_id, self.began = cause, abort_id, began
-        self.fates_before = len(session.fates)
-        self.outages = 0
-        """Number of journal outages that had ended when ``Ended`` began to wait for the last records of turns and
-        agents."""
-
-    @property
-    def due(self) -> StageDeadlines:
-        """Deadlines of all stages, in seconds after ``began``; a later request to stop may make them earlier."""
-        request = self.session.stop_request
-        within_s = request.deadline - self.began if request is not None else None
-        return stage_deadlines(self.session.policy.ladder, within_s)
-
-    def act(self, stage: TerminationStage) -> None:
-        session, registry = self.session, self.service.registry
-        match stage:
-            case TerminationStage.REQUEST:
-                if session.connection is not None:
-                    session.connection.close_when_idle()
-            case TerminationStage.CANCEL:
-                registry.cancel_scope(session.session_id, self.abort_id or stage)
-            case TerminationStage.KILL:
-                if session.connection is not None:
-                    words = "it was ended at once"
-                    intent = Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL)
-                    session.connection.kill(intent)
-                registry.cancel_scope(session.session_id, self.abort_id or stage)
-            case TerminationStage.ABANDON:
-                self.service.on_idle(session)
-
-    def applies(self, stage: TerminationStage) -> bool:
-        return stage is not TerminationStage.EXITING or self.session.waits_for_kernel
-
-    def deadline(self, stage: TerminationStage) -> float | None:
-        ladder, due = self.session.policy.ladder, self.due
-        match stage:
-            case TerminationStage.REQUEST:
-                return self.began + due.request_s
-            case TerminationStage.CANCEL if due.kill_s < ladder.total_s - ROUNDING_S:
-                return self.began + due.terminate_s  # no time for the process contexts to terminate first
-            case TerminationStage.CANCEL:
-                return self.began + due.kill_s + self.service.slack_s
-            case TerminationStage.KILL:
-                return self.timers.now() + ladder.kill_s + self.service.slack_s
-            case TerminationStage.EXITING:
-                return self.timers.now() + EXITING_S + self.service.slack_s
-            case _:
-                return None
-
-    def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
-        # As a message to an actor: what the dispatcher has for others at that moment comes first.
-        self.service.context.set_timer(self.session.session_id, delay_s, StageBudgetSpent(call))
-
-    def cancel_timer(self) -> None:
-        self.service.context.cancel_timer(self.session.session_id)
-
-    def is_gentle(self) -> bool:
-        """Return whether the present stage is one that a more urgent request can still shorten."""
-        return self.stage in (TerminationStage.REQUEST, TerminationStage.CANCEL)
-
-
 class StageBudgetSpent(NamedTuple):
     """Message that the timer of a session's termination sends at the end of a stage; ``call`` is the function to call
     then."""
@@ -243,25 +164,18 @@ class Heartbeat:
         self.handled = anyio.Event()
 
 
-class TerminationService:
-    """Service for the terminations of all sessions. As an actor, the service owns the scope of tasks that outlive every
-    session."""
+class Background:
+    """Actor in whose scope the tasks run that outlive every session.
 
-    def __init__(self, registry: SessionRegistry, actor_id: str) -> None:
-        self.registry = registry
-        self._actor_id = actor_id
-        self.slack_s = SLACK_S
-        """Seconds that a slow, loaded machine may add to the stages terminate and kill before a scope is abandoned."""
-        self._terminations: dict[str, SessionTermination] = {}
+    Args:
+        actor_id: id of the actor, which the caller starts.
+    """
+
+    def __init__(self, system: ActorSystem, actor_id: str) -> None:
+        self.actor_id = actor_id
+        self._system = system
         self._checks: deque[Callable[[], None]] = deque()
         self._is_checking = False
-        registry.on_idle = self.on_idle
-        registry.on_recorded = self._on_recorded
-        registry.on_deadline_shortened = self._on_deadline_shortened
-
-    def __len__(self) -> int:
-        """Return the number of terminations that are not finished."""
-        return len(self._terminations)
 
     def receive(self, ctx: object, message: object) -> None:
         if isinstance(message, StageBudgetSpent):
@@ -273,117 +187,11 @@ class TerminationService:
 
     @property
     def context(self) -> Context:
-        ctx = self.registry.system.context(self._actor_id)
+        ctx = self._system.context(self.actor_id)
         assert ctx is not None, "this actor outlives every session"
         return ctx
 
-    # ------------------------------------------------------------------ begin
-    def begin(
-        self, session: LiveSession, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0
-    ) -> None:
-        """Terminate *session*, and everything below it. A termination that has begun already only becomes more urgent.
-
-        Args:
-            now: start at the kill stage, or continue there.
-            elapsed_s: age of a termination that an earlier supervisor began (seconds).
-        """
-        if now:
-            self._skip_to_kill(session)
-        if session.is_terminating:
-            return
-        began = self.registry.system.timers.now() - elapsed_s
-        if not session.is_stopping:
-            session.stopped_by_seq = cause.seq  # the session stops by itself, or was stopping when its supervisor died
-        if session.stop_request is None:  # the session's own last error is the reason
-            session.stop_request = AbortRequest(
-                abort_id=None,
-                reason=self.registry.entity(session.session_id).data.last_error,
-                severity=TerminationStage.REQUEST,
-                deadline=began + session.policy.ladder.total_s,
-            )
-        session.advance(SessionPhase.TERMINATING)
-        termination = SessionTermination(self, session, cause, abort_id, began)
-        self._stop_children(termination)
-        self._detach_survivors(termination)
-        self._terminations[session.session_id] = termination
-        first = TerminationStage.KILL if session.kill_at_once else TerminationStage.REQUEST
-        if session.busy:
-            termination.enter(first)
-        else:
-            termination.stage = first
-            self.on_idle(session)
-
-    def _stop_children(self, termination: SessionTermination) -> None:
-        """Request every child session to stop, except children with the cancel mode ABANDON.
-
-        A child that *termination* waits for gets the same deadline. A child that the same abort has already requested
-        to stop, with a deadline that is not later, is not requested again.
-        """
-        session, stop = termination.session, None
-        if not session.children:
-            return
-        deadline = termination.began + termination.due.kill_s
-        for child in list(session.children.values()):
-            waits, known = child.mode is CancelMode.WAIT_COMPLETED, child.stop_request
-            is_asked = known is not None and same_abort(known, termination.abort_id)
-            in_time = not waits or (known is not None and known.deadline <= deadline + ROUNDING_S)
-            if child.mode is CancelMode.ABANDON or (is_asked and in_time):
-                continue
-            stop = stop or OperatorStop(
-                reason=f"its parent {session.session_id} ended",
-                abort_id=termination.abort_id,
-                abort_reason=AbortReason.PARENT_ABORTED,
-                transition_reason=TransitionReason.ABORTED,
-            )
-            within_s = deadline - self.registry.system.timers.now() if waits else None
-            self.registry.request_stop(child.session_id, stop, cause=termination.cause, within_s=within_s)
-
-    def _detach_survivors(self, termination: SessionTermination) -> None:
-        """Give another parent to every child session that may outlive the session of *termination*."""
-        session = termination.session
-        for child in [one for one in session.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
-            entity = self.registry.entities.get(child.session_id)
-            if entity is not None and entity.ended:
-                continue  # its last record is on its way: nothing is left that could outlive this session
-            if child.mode is CancelMode.WAIT_REQUESTED:
-                session.hold_until(child.reached(SessionPhase.TERMINATING))
-            self.registry.reparent(child, termination.cause, termination.abort_id)
-
-    # ------------------------------------------------------------------ more urgent
-    def _skip_to_kill(self, session: LiveSession) -> None:
-        """Move *session*, and the children that it waits for, to the kill stage. Later terminations of these sessions
-        start at the kill stage."""
-        pending = [session]
-        while pending:
-            one = pending.pop()
-            one.kill_at_once = True
-            termination = self._terminations.get(one.session_id)
-            if termination is not None and termination.is_gentle():
-                termination.enter(TerminationStage.KILL)
-            pending += [child for child in one.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
-
-    def _on_deadline_shortened(self, session: LiveSession) -> None:
-        termination = self._terminations.get(session.session_id)
-        if termination is None:
-            return
-
-        def shorten() -> None:
-            if termination.is_gentle():
-                termination.reschedule()
-                self._stop_children(termination)
-
-        if termination.is_gentle():
-            self._enqueue(shorten)
-
-    # ------------------------------------------------------------------ finish
-    def on_idle(self, session: LiveSession) -> None:
-        """Finish the termination of *session*, if the session is being terminated: no task and no child works for the
-        session any more."""
-        termination = self._terminations.get(session.session_id)
-        if termination is not None and termination.stage is not None:
-            self._enqueue(lambda: self._finish(termination))
-
-    def _enqueue(self, check: Callable[[], None]) -> None:
+    def enqueue(self, check: Callable[[], None]) -> None:
         """Run *check* after the checks that are queued already. A check may queue other checks, so that a deep tree
         causes no recursion."""
         self._checks.append(check)
@@ -395,49 +203,232 @@ class TerminationService:
             finally:
                 self._is_checking = False
 
-    def _finish(self, termination: SessionTermination) -> None:
-        session, stage = termination.session, termination.stage
+
+class SessionTermination(Termination):
+    """Termination of one session and of everything below it.
+
+    Args:
+        slack_s: seconds that a slow, loaded machine may add to the stages terminate and kill.
+        abort_id, cause: abort that the termination belongs to, and the cause of everything that it does.
+        began: time at which the termination began (monotonic seconds); earlier than now if an earlier supervisor began
+            it.
+    """
+
+    __slots__ = (
+        "_background",
+        "_fates_before",
+        "_is_over",
+        "_outages",
+        "_slack_s",
+        "abort_id",
+        "began",
+        "cause",
+        "session",
+    )
+
+    stages = (
+        TerminationStage.REQUEST,
+        TerminationStage.CANCEL,
+        TerminationStage.KILL,
+        TerminationStage.EXITING,
+        TerminationStage.ABANDON,
+    )
+
+    def __init__(
+        self,
+        session: LiveSession,
+        background: Background,
+        cause: Cause,
+        abort_id: str | None,
+        *,
+        began: float,
+        slack_s: float,
+    ) -> None:
+        super().__init__(session.registry.system.timers)
+        self._background, self.session, self._slack_s = background, session, slack_s
+        self.cause, self.abort_id, self.began = cause, abort_id, began
+        self._fates_before = len(session.fates)
+        self._is_over = False
+        self._outages = 0
+        """Number of journal outages that had ended when ``Ended`` began to wait for the last records of turns and
+        agents."""
+
+    def begin(self) -> None:
+        """Stop the children, give another parent to those that may outlive the session, and enter the first stage."""
+        session = self.session
+        if session.stop_request is None:  # the session's own last error is the reason
+            session.stop_request = AbortRequest(
+                abort_id=None,
+                reason=session.data.last_error,
+                severity=TerminationStage.REQUEST,
+                deadline=self.began + session.policy.ladder.total_s,
+            )
+        session.advance(SessionPhase.TERMINATING)
+        self._stop_children()
+        self._detach_survivors()
+        first = TerminationStage.KILL if session.kill_at_once else TerminationStage.REQUEST
+        if session.busy:
+            self.enter(first)
+        else:
+            self.stage = first
+            self.on_idle()
+
+    # ------------------------------------------------------------------ stages
+    @property
+    def due(self) -> StageDeadlines:
+        """Deadlines of all stages, in seconds after ``began``; a later request to stop may make them earlier."""
+        request = self.session.stop_request
+        within_s = request.deadline - self.began if request is not None else None
+        return stage_deadlines(self.session.policy.ladder, within_s)
+
+    def act(self, stage: TerminationStage) -> None:
+        session = self.session
+        match stage:
+            case TerminationStage.REQUEST:
+                if session.connection is not None:
+                    session.connection.close_when_idle()
+            case TerminationStage.CANCEL:
+                session.registry.cancel_scope(session.session_id, self.abort_id or stage)
+            case TerminationStage.KILL:
+                if session.connection is not None:
+                    words = "it was ended at once"
+                    intent = Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL)
+                    session.connection.kill(intent)
+                session.registry.cancel_scope(session.session_id, self.abort_id or stage)
+            case TerminationStage.ABANDON:
+                self.on_idle()
+
+    def applies(self, stage: TerminationStage) -> bool:
+        return stage is not TerminationStage.EXITING or self.session.waits_for_kernel
+
+    def deadline(self, stage: TerminationStage) -> float | None:
+        ladder, due = self.session.policy.ladder, self.due
+        match stage:
+            case TerminationStage.REQUEST:
+                return self.began + due.request_s
+            case TerminationStage.CANCEL if due.kill_s < ladder.total_s - ROUNDING_S:
+                return self.began + due.terminate_s  # no time for the process contexts to terminate first
+            case TerminationStage.CANCEL:
+                return self.began + due.kill_s + self._slack_s
+            case TerminationStage.KILL:
+                return self.timers.now() + ladder.kill_s + self._slack_s
+            case TerminationStage.EXITING:
+                return self.timers.now() + EXITING_S + self._slack_s
+            case _:
+                return None
+
+    def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
+        # As a message to an actor: what the dispatcher has for others at that moment comes first.
+        self._background.context.set_timer(self.session.session_id, delay_s, StageBudgetSpent(call))
+
+    def cancel_timer(self) -> None:
+        self._background.context.cancel_timer(self.session.session_id)
+
+    def _is_gentle(self) -> bool:
+        """Return whether the present stage is one that a more urgent request can still shorten."""
+        return self.stage in (TerminationStage.REQUEST, TerminationStage.CANCEL)
+
+    # ------------------------------------------------------------------ children
+    def _stop_children(self) -> None:
+        """Request every child session to stop, except children with the cancel mode ABANDON.
+
+        A child that the session waits for gets the same deadline. A child that the same abort has already requested
+        to stop, with a deadline that is not later, is not requested again.
+        """
+        session, stop = self.session, None
+        if not session.children:
+            return
+        deadline = self.began + self.due.kill_s
+        for child in list(session.children.values()):
+            waits, known = child.mode is CancelMode.WAIT_COMPLETED, child.stop_request
+            is_asked = known is not None and same_abort(known, self.abort_id)
+            in_time = not waits or (known is not None and known.deadline <= deadline + ROUNDING_S)
+            if child.mode is CancelMode.ABANDON or (is_asked and in_time):
+                continue
+            stop = stop or OperatorStop(
+                reason=f"its parent {session.session_id} ended",
+                abort_id=self.abort_id,
+                abort_reason=AbortReason.PARENT_ABORTED,
+                transition_reason=TransitionReason.ABORTED,
+            )
+            within_s = deadline - self.timers.now() if waits else None
+            child.request_stop(stop, cause=self.cause, within_s=within_s)
+
+    def _detach_survivors(self) -> None:
+        """Give another parent to every child session that may outlive the session."""
+        session = self.session
+        for child in [one for one in session.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
+            if child.ended:
+                continue  # its last record is on its way: nothing is left that could outlive this session
+            if child.mode is CancelMode.WAIT_REQUESTED:
+                session.hold_until(child.reached(SessionPhase.TERMINATING))
+            child.reparent(self.cause, self.abort_id)
+
+    # ------------------------------------------------------------------ more urgent
+    def skip_to_kill(self) -> None:
+        """Enter the kill stage, unless the termination is there already or over."""
+        if self._is_gentle():
+            self.enter(TerminationStage.KILL)
+
+    def on_deadline_shortened(self) -> None:
+        """Set the timer, and the deadlines of the children, by the stop request, whose deadline is earlier now."""
+
+        def shorten() -> None:
+            if self._is_gentle():
+                self.reschedule()
+                self._stop_children()
+
+        if self._is_gentle():
+            self._background.enqueue(shorten)
+
+    # ------------------------------------------------------------------ finish
+    def on_idle(self) -> None:
+        """Finish the termination: no task and no child works for the session any more."""
+        if self.stage is not None:
+            self._background.enqueue(self._finish)
+
+    def _finish(self) -> None:
+        session, stage = self.session, self.stage
         if stage is None:
             return
-        took_s = max(0.0, termination.timers.now() - termination.began)
-        fates = session.fates[termination.fates_before :]
+        took_s = max(0.0, self.timers.now() - self.began)
+        fates = session.fates[self._fates_before :]
         if stage is TerminationStage.CANCEL or (stage is TerminationStage.KILL and any(one.exiting_s for one in fates)):
             stage = stage_of_fates(fates)
         survivors = total_survivors(fate.survivors for fate in session.fates)
-        session.report = TerminationReport(stage, took_s, self.registry.journal_writer.clock.wall.time(), survivors)
-        termination.finish()
+        session.report = TerminationReport(stage, took_s, session.registry.journal_writer.clock.wall.time(), survivors)
+        self.finish()
         session.advance(SessionPhase.FINISHED)  # only after the report is there: the abort's receipt reads it
         if session.unrecorded:
-            self._await_records(termination)
+            self._await_records()
         else:
-            self._append_ended(termination)
+            self._append_ended()
 
-    def _await_records(self, termination: SessionTermination) -> None:
-        disk = self.registry.journal_writer.disk
-        termination.outages = disk.outages
+    def _await_records(self) -> None:
+        disk = self.session.registry.journal_writer.disk
+        self._outages = disk.outages
 
         def give_up() -> None:
-            if disk.outage is not None or disk.outages > termination.outages:
-                self._await_records(termination)  # the records have only just begun to be written, or cannot be yet
+            if disk.outage is not None or disk.outages > self._outages:
+                self._await_records()  # the records have only just begun to be written, or cannot be yet
             else:
-                self._append_ended(termination)
+                self._append_ended()
 
-        termination.call_at(termination.timers.now() + RECORDED_S, give_up)
+        self.call_at(self.timers.now() + RECORDED_S, give_up)
 
-    def _on_recorded(self, session: LiveSession) -> None:
-        """Append ``Ended`` to the log of *session*, because every turn, agent and child of the session has its last
+    def on_recorded(self) -> None:
+        """Append ``Ended`` to the session's log, because every turn, agent and child of the session has its last
         record."""
-        termination = self._terminations.get(session.session_id)
-        if termination is not None and termination.stage is None:
-            termination.finish()
-            self._append_ended(termination)
+        if self.stage is None and not self._is_over:
+            self.finish()
+            self._append_ended()
 
-    def _append_ended(self, termination: SessionTermination) -> None:
-        session, report = termination.session, termination.session.report
+    def _append_ended(self) -> None:
+        session, report = self.session, self.session.report
         assert report is not None, "a session that has finished has a report"
-        del self._terminations[session.session_id]
+        self._is_over = True
         ended = Ended(rung=report.stage.value, took_s=round(report.took_s, 6), survivors=report.survivors)
-        self.registry.send(session.session_id, ended, cause=termination.cause)
+        session.registry.send(session.session_id, ended, cause=self.cause)
 
 
 def stage_of_fates(fates: Sequence[ProcessFate]) -> TerminationStage:

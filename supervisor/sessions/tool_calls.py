@@ -324,7 +324,7 @@ class ToolCallTerminations:
         if not found.exiting or found.left:  # a tool that forks all the time is not killed for longer
             return found
         killed, above = found.killed, found.above
-        self._registry.begin_exiting(self._session, tool_id, found.exiting)
+        self._session.begin_exiting(tool_id, found.exiting)
         try:
             span = span._replace(had_own=span.had_own or bool(killed))
             found = await end_processes(process, span, timers, agent, within_s=EXITING_S, exiting_s=EXITING_S)
@@ -368,14 +368,14 @@ class ToolCallTerminations:
         """Record processes that may belong to a call and may live on; pid 0: they could not be listed."""
         if may_live := [pid for pid in pids if (tool_id, pid) not in self._left]:
             fact = {"call": tool_id, "pids": [pid for pid in may_live if pid]}
-            self._registry.record_turn_fact(self._session, "CallProcessesLeft", fact)
+            self._session.record_turn_fact("CallProcessesLeft", fact)
         for pid in may_live:
             self._record_fate(tool_id, pid, "", "unknown")
 
     def _note_killed(self, tool_id: str, found: KilledProcesses) -> None:
         if found.killed:
             fact = {"call": tool_id, "pids": [*found.killed], "left": [*found.left]}
-            self._registry.record_turn_fact(self._session, "CallProcessesKilled", fact)
+            self._session.record_turn_fact("CallProcessesKilled", fact)
         for pid in found.killed:
             self._record_fate(tool_id, pid, "kill", int(pid in found.left), found.exiting_s)
 

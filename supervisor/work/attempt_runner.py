@@ -1,4 +1,4 @@
-"""Carry out claims of tasks: a session and a prompt, attempt after attempt, until the claim of the task is over.
+"""Carry out claims of tasks: a session, a prompt, an attempt, and the decision about what follows.
 
 Theory of operation
 -------------------
@@ -8,8 +8,7 @@ A claim is a worker's slot for one task. ``carry_out`` runs as a task of its own
     take         record that the worker works on the task and that the job runs
     attempt      workspace, session, claim of the task, prompt, outcome        <- may be interrupted
     decide       wait for processes of the turn; completion checks; charge the failure, or complete the work
-    next         another attempt here (after a cool-down), or the claim is over
-    lock         leave ATTEMPT; carry out an interruption requested meanwhile
+    lock         leave ATTEMPT; carry out an interruption requested meanwhile; start the delay
 
 While an attempt is under way, ``ActiveClaim.interrupt`` cancels it. After the turn has ended, the decision is shielded
 from interruptions (``decided`` is not set) until it is finished: a decision takes time (for a checkpoint, for the reply
@@ -21,8 +20,8 @@ itself; a later failure to the run, whose table decides about another attempt (`
 has given up, or was lost, makes no further attempt; the task itself may be claimed anew.
 
 Example: the agent of ``a`` fails, and the run may retry in 10 s. The run goes FAILED, RETRYING; the job RETRYING; the
-claim is released, and ``wait`` runs concurrently. After 10 s the job is QUEUED again, and the task is offered to any
-worker.
+claim is released, and the entity of the task starts its timer. After 10 s ``end_delay`` records that the job is QUEUED
+again, and offers the task to any worker.
 """
 
 from __future__ import annotations
@@ -59,6 +58,8 @@ from supervisor.work.settling import settle_turn
 from supervisor.work.task_execution import ActiveClaim, CancelReason, Interruption, Phase, TaskExecution
 
 _log = get_logger()
+
+DELAY_ENDED: Final = DelayEnded()
 
 LOSSES_MAX: Final = 3
 """Number of workers that may be lost while they have the same job; with the last one its task has failed. (A worker
@@ -126,33 +127,34 @@ class AttemptRunner:
                 execution.record(started)
                 self._plan_run.workstream.record_begun(execution)
             await execution.recorded()
-            while not execution.cancel_reason and await self._attempt(execution, active, follows):
-                follows = False
+            if not execution.cancel_reason:
+                await self._attempt(execution, active, follows)
         except Refused as refusal:
             if not (execution.cancel_reason or execution.is_over):
                 raise
             _log.info("a claim has come to its end", task=execution.name, why=str(refusal))
 
-    async def _attempt(self, execution: TaskExecution, active: ActiveClaim, follows: bool) -> bool:
-        """Make one attempt, or follow the attempt that an earlier supervisor began. Return whether another attempt is
-        due in the same slot."""
-        if execution.state is Task.WAITING_FOR_SUBTASKS and not follows:
-            if all(subtask.is_met for subtask in execution.subtasks):
-                await self._begin_decision(execution, active)
-                with anyio.CancelScope(shield=True):
-                    await self._pipeline.integrate(execution)
-            else:  # it was split while it cooled down, or as it was to be tried again
-                await self._pipeline.leave_to_subtasks(execution)
-            return False
+    async def _attempt(self, execution: TaskExecution, active: ActiveClaim, follows: bool) -> None:
+        """Make one attempt, or follow the attempt that an earlier supervisor began."""
         if follows:
-            return await self._decide(execution, active, await self._follow(execution))
-        try:
-            begun = await self._begin(execution, active)
-        except Refused as refusal:
-            with anyio.CancelScope(shield=True):  # an interruption would leave the task cancelled and unsettled
-                await self._pipeline.cancel(execution, CancelReason(str(refusal)))
-            return False
-        return not begun or await self._decide(execution, active, await self._ask(execution))
+            await self._decide(execution, active, await self._follow(execution))
+        elif execution.state is not Task.WAITING_FOR_SUBTASKS:
+            try:
+                begun = await self._begin(execution, active)
+            except Refused as refusal:
+                with anyio.CancelScope(shield=True):  # an interruption would leave the task cancelled and unsettled
+                    await self._pipeline.cancel(execution, CancelReason(str(refusal)))
+                return
+            if begun:
+                await self._decide(execution, active, await self._ask(execution))
+            else:
+                await self._pipeline.leave_to_subtasks(execution)
+        elif all(subtask.is_met for subtask in execution.subtasks):
+            await self._begin_decision(execution, active)
+            with anyio.CancelScope(shield=True):
+                await self._pipeline.integrate(execution)
+        else:  # it was split while it cooled down, or as it was to be tried again
+            await self._pipeline.leave_to_subtasks(execution)
 
     async def _begin_decision(self, execution: TaskExecution, active: ActiveClaim) -> None:
         """Make commands about the task wait from now on. A split or block that holds the lock now is finished first."""
@@ -276,20 +278,15 @@ class AttemptRunner:
                 execution.record(Started(reason="its agent is ready"))
 
     # ------------------------------------------------------------------ the decision
-    async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> bool:
-        """Decide, shielded from interruptions, what follows an attempt. Return whether another attempt is due in the
-        same slot."""
+    async def _decide(self, execution: TaskExecution, active: ActiveClaim, outcome: Outcome) -> None:
+        """Decide, shielded from interruptions, what follows an attempt."""
         await self._begin_decision(execution, active)
         execution.output = outcome.text
         with anyio.CancelScope(shield=True):
-            cools_down = await self._judge(execution, outcome)
-        if not cools_down:
-            return False
-        active.decided.set()
-        return await self._cool_down_here(execution)
+            await self._judge(execution, outcome)
 
-    async def _judge(self, execution: TaskExecution, outcome: Outcome) -> bool:
-        """Complete the work, or charge the failure. Return whether the task waits in its slot for another attempt."""
+    async def _judge(self, execution: TaskExecution, outcome: Outcome) -> None:
+        """Complete the work, or charge the failure."""
         if outcome.outcome == "completed":
             await settle_turn(self._sup, execution)
             session = self._sup.registry.sessions.get(execution.session_id)
@@ -307,13 +304,12 @@ class AttemptRunner:
         if outcome.outcome == "completed" or split:
             self._plan_run.note_ended(execution, None)
             await self._pipeline.complete(execution)
-            return False
-        if outcome.outcome == "aborted":
+        elif outcome.outcome == "aborted":
             self._plan_run.note_withdrawn(execution)
             why = execution.cancel_reason or CancelReason(outcome.error)  # somebody has ended its session
             await self._pipeline.cancel(execution, why._replace(text=outcome.error))
-            return False
-        return await self._plan_next(execution, outcome, await self.failure_of(execution, outcome))
+        else:
+            await self._plan_next(execution, outcome, await self.failure_of(execution, outcome))
 
     async def _find_missing(self, execution: TaskExecution, outcome: Outcome) -> str:
         """Return a text with the completion signals that are absent; ``""`` if none is."""
@@ -365,65 +361,48 @@ class AttemptRunner:
 
     async def _plan_next(
         self, execution: TaskExecution, outcome: Outcome, failed: task_run.ExecutionFailed | task_run.ExecutionTimedOut
-    ) -> bool:
-        """Decide about the run that ends with the event *failed*: another attempt, now or later, or none. Return
-        whether the task waits in its slot for another attempt."""
+    ) -> None:
+        """Decide about the run that ends with the event *failed*: another attempt after a delay, or none."""
         model = outcome.how.model if outcome.how is not None else None
         no_retry = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
         given = Circumstances(verdict=outcome.how, no_retry=no_retry)
         await self._plan_run.advance(execution, failed, given=given)
         if execution.state is Task.FAILED:
             await self._pipeline.continue_failed(execution)
-            return False
+            return
         if execution.run is TaskRun.CIRCUIT_OPEN:
             probe_in_s, why = execution.run_data.cooldown_s, failed.error
             _log.warning("a task waits for its last try", task=execution.name, reason=why, probe_in_s=probe_in_s)
         await self._plan_run.take_back_failed(execution)
-        in_slot = execution.job is Job.RUNNING
-        if not in_slot:
-            await self._plan_run.give_back(execution)
-            self._plan_run.start(self.wait, execution, delay_of(execution)[0])
-        return in_slot
+        await self._plan_run.give_back(execution)
 
     # ------------------------------------------------------------------ delays
-    async def _cool_down_here(self, execution: TaskExecution) -> bool:
-        """Wait in the slot of the claim, since the job has no retry left: until the circuit lets a probe through, or,
-        where the run was reset and counts its attempts anew, until the run may try again. Return whether to make
-        another attempt."""
-        await self._plan_run.sleep(delay_of(execution)[0])
-        if why := self._charge_probe(execution):
-            await self._pipeline.give_up(execution, why)
-            return False
-        await self._plan_run.advance(execution, DelayEnded())
-        return True
-
-    def _charge_probe(self, execution: TaskExecution) -> str:
-        """Use one retry of the retry budget if the run waited for the probe of its circuit. Return the reason why the
-        attempt that the run waited for cannot be made, or ``""``."""
-        if execution.run is TaskRun.CIRCUIT_OPEN and probes_left(execution.run_data, task_run.CooldownExpired()):
-            return self._plan_run.spend_retry()
-        return STOPPING if self._sup.stopping.is_set() else ""
-
-    async def wait(self, execution: TaskExecution, delay_s: float) -> None:
-        """Offer the task again after *delay_s* seconds, unless the task was reset, cancelled or blocked meanwhile. If
-        the supervisor is stopping by then, end the task instead."""
-        since = execution.job_id, execution.job_seq
-        await self._plan_run.sleep(delay_s)
+    async def end_delay(self, execution: TaskExecution) -> None:
+        """Offer the task to the workers, since its delay is over; or end the task, if the supervisor is ending, or if
+        the probe that the task waited for cannot be paid."""
         async with self._plan_run.moving(execution):
-            waits = not execution.is_over and is_delayed(execution) and execution.state is not Task.BLOCKED
-            if waits and since == (execution.job_id, execution.job_seq):  # not reset, cancelled or blocked meanwhile
-                await self._end_delay(execution)
+            if execution.is_over or execution.cancel_reason or not execution.entity.is_due:
+                return  # it was reset, cancelled or blocked meanwhile
+            if self._sup.stopping.is_set():
+                await self._pipeline.cancel(execution, CancelReason(STOPPING))
+            elif execution.run is not TaskRun.CIRCUIT_OPEN:
+                await self.try_now(execution)
+            elif not probes_left(execution.run_data, task_run.CooldownExpired()):
+                # The last probe was taken away, and is charged to nobody: another run takes its place.
+                taken = job.UserCancelled(reason="its last probe was taken away")
+                await self._plan_run.open_again(execution, taken)
+                self._release(execution)
+            elif why := self._plan_run.spend_retry():
+                await self._pipeline.give_up(execution, why)
+            else:
+                await self.try_now(execution)
 
-    async def _end_delay(self, execution: TaskExecution) -> None:
-        if why := self._charge_probe(execution):
-            await self._pipeline.give_up(execution, why)
-        elif execution.run is TaskRun.CIRCUIT_OPEN and not probes_left(execution.run_data, task_run.CooldownExpired()):
-            # The last probe was taken away, and is charged to nobody: another run takes its place.
-            taken = job.UserCancelled(reason="its last probe was taken away")
-            await self._plan_run.open_again(execution, taken)
-            self._release(execution)
-        else:
-            await self._elapse(execution, DelayEnded())
+    async def try_now(self, execution: TaskExecution, lead: Event = DELAY_ENDED) -> None:
+        """Record *lead*, with which the task need not wait any more, and offer the task to the workers unless the task
+        is blocked. The caller holds the lock of the task."""
+        given = Circumstances(completed_jobs=self._plan_run.completed_jobs(execution.task.depends_on))
+        await self._plan_run.advance(execution, lead, given=given)
+        if execution.state is not Task.BLOCKED:
             self._release(execution)
 
     def _release(self, execution: TaskExecution) -> None:
@@ -433,27 +412,6 @@ class AttemptRunner:
             self._plan_run.publish(TaskReleased(execution))
         else:
             self._plan_run.offer(execution)
-
-    async def try_now(self, execution: TaskExecution, reset: task_run.ManualReset) -> None:
-        """Reset the run, and offer the task to the workers now, although its delay is not over."""
-        if execution.job in (Job.RETRYING, Job.QUEUED) and execution.state is not Task.BLOCKED:
-            await self._elapse(execution, reset)
-            self._plan_run.offer(execution)
-        else:
-            await self._plan_run.advance(execution, reset)
-
-    async def end_delay(self, execution: TaskExecution) -> None:
-        """End the delay before the next attempt or the next claim of the task now, and offer the task to the workers.
-        No counter changes."""
-        await self._elapse(execution, DelayEnded())
-        if execution.state is not Task.BLOCKED:
-            self._release(execution)
-
-    async def _elapse(self, execution: TaskExecution, lead: Event) -> None:
-        """Record *lead*, with which the delay of the job is over; end the phase DELAYED."""
-        await self._plan_run.advance(execution, lead)
-        if execution.phase is Phase.DELAYED:
-            execution.phase = Phase.IDLE
 
     # ------------------------------------------------------------------ taken away
     async def take(self, execution: TaskExecution, why: str, blocked_on: tuple[str, ...] = ()) -> Interruption:
@@ -495,7 +453,7 @@ class AttemptRunner:
             await self.put_back(execution, event or TakenAway(reason=why), lost=lost)
             interruption.event = event
             if execution.job in WORKED_ON and not isinstance(interruption.event, Blocked):
-                self.try_again(execution)
+                self._plan_run.offer(execution)
         else:  # it is being checked, or its subtasks or a person have it: a record was just made that says so
             await self._plan_run.give_back(execution)
         self._plan_run.wake()
@@ -514,41 +472,8 @@ class AttemptRunner:
         works = execution.run is TaskRun.IN_PROGRESS
         await self._plan_run.advance(execution, lead, given=Circumstances(is_silent=lost))
         if works:
-            if execution.run is TaskRun.RETRYING and not execution.is_over:
-                execution.phase = Phase.DELAYED
             await self._plan_run.take_back_failed(execution)
         await self._plan_run.give_back(execution)
-
-    def try_again(self, execution: TaskExecution) -> None:
-        """Offer the task to the workers: now, or after its delay."""
-        if not self.wait_again(execution):
-            self._plan_run.offer(execution)
-
-    def wait_again(self, execution: TaskExecution) -> bool:
-        """Begin to wait for the delay of the task, if there is one; return whether there is. (While a task is blocked,
-        nobody waits for its delay.)"""
-        if delayed := is_delayed(execution):
-            self._plan_run.start(self.wait, execution, delay_of(execution)[0])
-        return delayed
-
-
-def is_delayed(execution: TaskExecution) -> bool:
-    """Return whether the task is not to be tried yet: its job waits for a retry; or its job waits for a worker while
-    the task waits for its next claim, or its run for a retry (the task was taken from its worker, or from an earlier
-    supervisor's session)."""
-    waits = execution.run is TaskRun.CIRCUIT_OPEN or execution.phase is Phase.DELAYED
-    return execution.job is Job.RETRYING or (execution.job is Job.QUEUED and waits)
-
-
-def delay_of(execution: TaskExecution) -> tuple[float, float]:
-    """Return the seconds that the task waits for its next try, and the time (Unix time, seconds) from which they count:
-    for the probe of its circuit (an earlier probe may have been lost), for its next attempt, or for its next claim."""
-    match execution.run:
-        case TaskRun.CIRCUIT_OPEN:
-            return execution.run_data.cooldown_s, execution.run_changed_at
-        case TaskRun.PENDING:
-            return execution.data.delay_s, execution.changed_at
-    return execution.run_data.delay_s, execution.run_changed_at
 
 
 def _with_own_abort(outcome: Outcome, session: LiveSession | None) -> Outcome:

@@ -89,7 +89,7 @@ async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: s
 def count_success(plan_run: PlanRun, execution: TaskExecution, *, on: str = "") -> None:
     """Count a success of the task's agent. The task is about to be closed, or was closed before (then *on* is the
     entity that the fact is recorded of). The work of a split task counts for the agents of its subtasks."""
-    if execution.session_id:
+    if execution.holds_work:
         plan_run.sup.trust.success(_worker(plan_run, execution), execution.id, execution.cause, on=on)
 
 

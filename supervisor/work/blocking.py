@@ -168,16 +168,16 @@ class BlockedTasks:
         ours = {subtask.id for subtask in execution.subtasks}
         for_subtasks = bool(ours) and ours.issuperset(execution.data.waiting_for)
         split = (task.Split(subtasks=execution.subtask_ids, reason=why),) if for_subtasks else ()
-        await self._plan_run.advance(execution, task.Unblocked(reason=why), *split)
+        holder = execution.data.claimed_by if for_subtasks else ""  # else its own part would not be merged
+        await self._plan_run.advance(execution, task.Unblocked(reason=why, holder=holder), *split)
         self._plan_run.wake()
         self._blocked.pop(execution.name, None)
         self._reported.discard(execution.name)
         if for_subtasks:
             self.watch(execution)
             self._plan_run.publish(SubtasksAwaited(execution))
-            self._attempt_runner.wait_again(execution)
         else:
-            self._attempt_runner.try_again(execution)
+            self._plan_run.offer(execution)
 
     # ------------------------------------------------------------------ subtasks that do not answer
     def watch(self, execution: TaskExecution) -> None:

@@ -48,7 +48,7 @@ from supervisor.lifecycles.task_cascade import (
     step,
     with_end,
 )
-from supervisor.lifecycles.task_run import SkipCause, TaskRun
+from supervisor.lifecycles.task_run import SkipCause
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
@@ -238,7 +238,7 @@ class CompletionPipeline:
     async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
         """Return the sentence *merge*, extended by a remark on changes that were written after the work was checked:
         they were not tested, and stay on their branch. The session has ended, so nobody writes there any more."""
-        if not execution.session_id or self._sup.verification.in_place:
+        if not execution.holds_work or self._sup.verification.in_place:
             return merge
         left = await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
         if left.branch:
@@ -255,7 +255,7 @@ class CompletionPipeline:
     async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> str:
         """Merge the commit *judged*, and return a sentence about the merge, which begins with ``not merged`` if the
         merge failed. *on* is the entity that facts are recorded of, if the task was closed before."""
-        if not execution.session_id:
+        if not execution.holds_work:
             return "nothing to merge: its subtasks did the work"
         if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
             return f"not merged: {why}"
@@ -337,20 +337,14 @@ class CompletionPipeline:
         self._plan_run.settle(execution, "failed", error)
 
     async def give_up(self, execution: TaskExecution, why: str) -> None:
-        """End a task that waited for another attempt which will not be made."""
-        if execution.run is TaskRun.PENDING:  # no attempt was made: nobody failed
-            await self.cancel(execution, self._end_of_retries(why))
-            return
+        """End a task that waited for a probe which will not be made."""
         error = with_end(execution.run_data.last_error, why)
         if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
-            await self.cancel(execution, self._end_of_retries(error))
+            await self.cancel(execution, CancelReason(error, TaskEnd.CANCELLED))
             return
         await self._plan_run.advance(execution, RetriesEnded(reason=why))
         await self.leave_workspace(execution)
         await self._settle(execution, error)
-
-    def _end_of_retries(self, why: str) -> CancelReason:
-        return CancelReason(why, TaskEnd.ABORTED if self._sup.stopping.is_set() else TaskEnd.CANCELLED)
 
     # ------------------------------------------------------------------ cancelled, skipped
     async def cancel(self, execution: TaskExecution, why: CancelReason, *first: task.TaskEvent) -> None:

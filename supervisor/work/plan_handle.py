@@ -39,6 +39,7 @@ from supervisor.policies.usage import UsageTotals
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.sessions.journal_state import records_of
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult, TaskResult
 
@@ -158,7 +159,7 @@ class PlanHandle:
         Raises:
             NoSuchEntity: no record is about *entity_id*.
         """
-        records = await self._sup.core.journal.events()
+        records = await records_of(self._sup.core.journal)
         for known in (self._runner.task_ids.get(entity_id, entity_id), entity_id):
             try:
                 return causal_trace.why(records, known)
@@ -169,7 +170,7 @@ class PlanHandle:
     async def usage(self) -> Mapping[str, Amounts]:
         """Return the amounts used (tokens, money, turns), by the id of each task, session and turn; an amount includes
         everything below the entity."""
-        return UsageTotals(await self._sup.core.journal.events()).sums()
+        return UsageTotals(await records_of(self._sup.core.journal)).sums()
 
     # ------------------------------------------------------------------ commands
     async def approve(

@@ -43,7 +43,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
-from supervisor.work.attempt_runner import AttemptRunner, as_failed, delay_of, is_delayed
+from supervisor.work.attempt_runner import AttemptRunner, as_failed
 from supervisor.work.checkpoints import take_back, workspace_of
 from supervisor.work.completion_pipeline import DEAD_LETTERED, CompletionPipeline
 from supervisor.work.plan_run import PlanRun, TaskReleased
@@ -315,37 +315,19 @@ class PlanRecovery:
     # ------------------------------------------------------------------ it waits for a worker
     async def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:
         """Record *lead*, and make run and job wait for another worker."""
-        if execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING):
+        if execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING) and not execution.is_delayed:
             await self._plan_run.advance(execution, lead)
             await self._plan_run.queue(execution, tuple(execution.task.depends_on))
-            self._plan_run.offer(execution)
-        elif execution.job is Job.RETRYING:
-            await self._plan_run.advance(execution, lead)
-            self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
         else:  # also for a job that waits: its run may still be in progress
             await self._attempt_runner.put_back(execution, lead)
-            left_s = self._delay_left_s(execution)
-            waits = execution.run in (TaskRun.RETRYING, TaskRun.PENDING)
-            if waits and execution.job is Job.QUEUED and left_s > 0.0:
-                execution.phase = Phase.DELAYED
-            if is_delayed(execution):
-                self._plan_run.start(self._attempt_runner.wait, execution, left_s)
-            else:
-                self._plan_run.offer(execution)
-
-    def _delay_left_s(self, execution: TaskExecution) -> float:
-        """Return the remaining seconds of the task's delay. The delay went on while there was no supervisor."""
-        delay_s, since = delay_of(execution)
-        return max(0.0, delay_s - max(0.0, self._sup.journal_writer.clock.wall.time() - since))
+        self._plan_run.offer(execution)
 
     async def _let_wait(self, execution: TaskExecution) -> None:
         """Continue a task that was split: follow its own turn if that goes on, else leave the rest of the work to its
         subtasks. If the task was to be tried again, its delay goes on."""
-        delayed = execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING)
-        if execution.job is Job.RUNNING:
-            await self._plan_run.advance(execution, job.WorkerLost(error=ORPHANED))
-        if delayed and is_delayed(execution):
-            self._plan_run.start(self._attempt_runner.wait, execution, self._delay_left_s(execution))
+        async with self._plan_run.moving(execution):
+            if execution.job is Job.RUNNING:
+                await self._plan_run.advance(execution, job.WorkerLost(error=ORPHANED))
         is_queued = execution.run is TaskRun.IN_PROGRESS and execution.job is Job.QUEUED
         if is_queued and not execution.is_over and self._plan_run.lives(execution.session_id):
             execution.phase = Phase.FOLLOWED
@@ -399,8 +381,7 @@ class PlanRecovery:
         allow, or fail the task."""
         outcome = as_failed(Outcome("aborted", error, ""), limit)
         failed = await self._attempt_runner.failure_of(execution, outcome)
-        given = Circumstances(verdict=outcome.how, orphaned_by=ORPHANED)
-        await self._plan_run.advance(execution, failed, given=given)
+        await self._plan_run.advance(execution, failed, given=Circumstances(verdict=outcome.how))
         if execution.state is Task.FAILED:
             await self._pipeline.continue_failed(execution)
             return

@@ -22,7 +22,7 @@ work is begun when ``running`` is false.
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -87,12 +87,6 @@ class TaskReleased(NamedTuple):
     execution: TaskExecution
 
 
-class ClaimDelayed(NamedTuple):
-    """Event: a task that failed is open again, and waits for the end of the delay before its next claim."""
-
-    execution: TaskExecution
-
-
 class SessionAborted(NamedTuple):
     """Event: a person or the host aborted or closed the session of a task, for that *reason*, at a time when no attempt
     reports the end of the session."""
@@ -107,7 +101,7 @@ class SubtasksAwaited(NamedTuple):
     execution: TaskExecution
 
 
-PlanEvent: TypeAlias = TaskSettled | TaskReleased | ClaimDelayed | SessionAborted | SubtasksAwaited
+PlanEvent: TypeAlias = TaskSettled | TaskReleased | SessionAborted | SubtasksAwaited
 
 
 class OwnTaskCommands(Protocol):
@@ -232,12 +226,19 @@ class PlanRun:
 
     @asynccontextmanager
     async def moving(self, execution: TaskExecution) -> AsyncIterator[None]:
-        """Hold the lock of *execution* within the block. Afterwards wake the scheduler to repeat its check for dead
-        ends, if it checked meanwhile: while a lock is held, the check finds no dead end, since that task may still
-        bring others forward."""
+        """Hold the lock of *execution* within the block. At its end start the delay that is pending then, unless
+        somebody carries the task out. Afterwards wake the scheduler to repeat its check for dead ends, if it checked
+        meanwhile: while a lock is held, the check finds no dead end, since that task may still bring others forward."""
         try:
             async with execution.lock:
-                yield
+                try:
+                    yield
+                finally:
+                    # Not before: the end of a delay offers the task to the workers, which whoever holds the lock may
+                    # be about to prevent.
+                    is_free = execution.active is None and not (execution.is_over or execution.cancel_reason)
+                    if execution.is_opened and is_free:
+                        execution.entity.perform_pending(now=self.sup.stopping.is_set())
         finally:
             if self.look_again:
                 self.look_again = False
@@ -247,15 +248,11 @@ class PlanRun:
         """Return the time in seconds of the clock on which decisions are based."""
         return self.sup.journal_writer.clock.now()
 
-    async def sleep(self, delay_s: float) -> None:
-        """Wait for *delay_s* seconds, or until the supervisor is stopping."""
-        with anyio.move_on_after(delay_s):
-            await self.sup.stopping.wait()
-
     # ------------------------------------------------------------------ claims
     def offer(self, execution: TaskExecution) -> None:
-        """Make the task claimable by a worker, unless the task is to be cancelled or is over."""
-        if not (execution.cancel_reason or execution.is_over):
+        """Make the task claimable by a worker, unless the task is to be cancelled, is over, or waits for the end of a
+        delay: then the end of the delay offers the task."""
+        if not (execution.cancel_reason or execution.is_over or execution.is_delayed):
             self.backlog.ready(execution.name)
             self.wake()
 
@@ -328,14 +325,16 @@ class PlanRun:
         return None
 
     async def open_again(self, execution: TaskExecution, lead: Event) -> None:
-        """Record *lead* and what follows from it, and open a new run and a new job for the task, which wait for a
-        worker."""
+        """Record *lead* and what follows from it, and open a new run and a new job for the task. They wait for a
+        worker, or first for the end of the delay that *lead* imposes."""
         events = await self.decide(execution, lead)
         with self.together():
             execution.apply(events)
             execution.checkpoint = execution.checkpoint or execution.last_checkpoint
             execution.open_run(self.limits_of(execution))
-            self._open_job(execution, tuple(execution.task.depends_on))
+            execution.open_job()
+            if not execution.is_delayed:
+                execution.record(self._assigned(execution.task.depends_on))
         await execution.recorded()
 
     async def delay_claim(self, execution: TaskExecution, reason: str) -> None:
@@ -343,11 +342,7 @@ class PlanRun:
         limits = msgspec.structs.replace(self.limits_of(execution), failures=execution.data.claims)
         delay_s = task_run.retry_delay_s(limits, 1.0 + self._random.uniform(-limits.jitter, limits.jitter))
         await self.open_again(execution, Retried(reason=reason, delay_s=delay_s))
-        if delay_s > 0.0:
-            execution.phase = Phase.DELAYED
-            self.publish(ClaimDelayed(execution))
-        else:
-            self.offer(execution)
+        self.offer(execution)
 
     async def queue_again(self, execution: TaskExecution, lead: Event) -> None:
         """Record *lead* and what follows from it, and open a new job for the run, which waits for a worker."""
@@ -370,9 +365,13 @@ class PlanRun:
         execution.open_job()
         execution.record(self._assigned(needed))
 
-    def _assigned(self, needed: tuple[str, ...]) -> SchedulerAssigned:
-        jobs = (self.executions[name].completed_job for name in needed)
-        return SchedulerAssigned(depends_on=tuple(one for one in jobs if one))
+    def _assigned(self, needed: Iterable[str]) -> SchedulerAssigned:
+        return SchedulerAssigned(depends_on=self.completed_jobs(needed))
+
+    def completed_jobs(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the ids of the jobs that completed the tasks with these *names*."""
+        jobs = (self.executions[name].completed_job for name in names)
+        return tuple(one for one in jobs if one)
 
     def limits_of(self, execution: TaskExecution) -> TaskRunData:
         """Return the limits of the task's next run, with the checkpoint from which the run begins."""

@@ -23,6 +23,7 @@ from supervisor.lifecycles.task import TaskData, TaskEnd, task_end
 from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
+from supervisor.sessions.journal_state import records_of
 from supervisor.sessions.restore import WHY
 from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerged_of
 from supervisor.work.task_execution import ACTOR
@@ -58,7 +59,7 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     result: LifecycleEvent | None = None
     end: LifecycleEvent | None = None
     last_seq = BEGINNING
-    for record in await _log(journal, workstream_id):
+    for record in await records_of(journal, workstream_id):
         last_seq = record.seq
         if record.event == REPORTED:
             return None
@@ -77,15 +78,6 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
     tasks = {**known, **{one.id: one for one in missing}}
     return UnreportedResult(PlanResult(tasks, error, workstream_id), row, last_seq)
-
-
-async def _log(journal: Journal, entity_id: str) -> list[LifecycleEvent]:
-    """Return all records of one entity. (The function returns a list, since a generator that is left halfway is
-    finished by the garbage collector.)"""
-    records: list[LifecycleEvent] = []
-    while page := await journal.events(entity_id=entity_id, after_seq=records[-1].seq if records else BEGINNING):
-        records += page
-    return records
 
 
 def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:

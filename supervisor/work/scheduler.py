@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from functools import partial
 from math import inf
 
 import msgspec
@@ -24,14 +25,13 @@ from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
 from supervisor.ports.path_safety import absent
 from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.work import plugin_policies
-from supervisor.work.attempt_runner import AttemptRunner, is_delayed
+from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.backlog import RefusalReason
 from supervisor.work.blocking import PARENTS, BlockedTasks
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import (
     STOPPING,
-    ClaimDelayed,
     PlanEvent,
     PlanRun,
     SessionAborted,
@@ -84,7 +84,8 @@ class TaskScheduler:
             plan_run.start(self.attempt_runner.carry_out, plan_run.executions[claim.item_id], claim)
 
     async def watch_stop(self) -> None:
-        """When the supervisor stops, cancel the tasks that wait for a worker or a person: they must not delay the stop.
+        """When the supervisor stops, cancel the tasks that wait for a worker, a person or the end of a delay: they must
+        not delay the stop.
         The tasks of a long queue are cancelled concurrently; through a few slots this would take as long as there are
         tasks."""
         await self._sup.stopping.wait()
@@ -94,14 +95,15 @@ class TaskScheduler:
         for execution in executions:
             if execution.state in WAITING:
                 self.plan_run.start(self._end_waiting, execution)
+            elif execution.is_delayed and execution.active is None:  # else when its attempt runner has released it
+                execution.entity.perform_pending(now=True)
 
     def _is_queued(self, execution: TaskExecution) -> bool:
-        """Return whether nobody holds the task, and any worker may claim it. (A task whose delay the stop cuts short is
-        ended by the function that waits for the delay.)"""
+        """Return whether nobody holds the task, and any worker may claim it."""
         held = execution.active is not None or self.plan_run.backlog.holder(execution.name) is not None
         if execution.cancel_reason or held:
             return False
-        return execution.state is Task.OPEN and execution.job is Job.QUEUED and not is_delayed(execution)
+        return execution.state is Task.OPEN and execution.job is Job.QUEUED and not execution.is_delayed
 
     async def _end_waiting(self, execution: TaskExecution) -> None:
         async with self.plan_run.moving(execution):  # a person may be answering just now
@@ -129,6 +131,7 @@ class TaskScheduler:
         plan_run = self.plan_run
         parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)
+        execution.on_due = partial(plan_run.start, self.attempt_runner.end_delay, execution)
         if parent is not None:
             parent.subtasks.append(execution)
         if self._recovery.take_up(execution) or self._import_closed(execution):
@@ -199,6 +202,8 @@ class TaskScheduler:
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             return execution.active is None and all(subtask.result is not None for subtask in execution.subtasks)
         parent = execution.parent
+        if execution.is_delayed:
+            return False
         if parent is not None and (parent.result is not None or parent.state not in PARENTS):
             return False  # what its parent waits for, it waits for too, and goes with it
         refusal = self.plan_run.backlog.refusal(execution.name)
@@ -241,7 +246,7 @@ class TaskScheduler:
                 return
         if execution.job in (None, Job.PENDING):  # no job: it was split before it was known whether it is wanted
             await self._assign(execution, tuple(subtask.name for subtask in execution.subtasks))
-        elif is_delayed(execution):
+        elif execution.is_delayed:
             return  # it is considered again at the end of its delay
         elif execution.job is Job.QUEUED:
             self.plan_run.offer(execution)
@@ -267,8 +272,6 @@ class TaskScheduler:
             case TaskReleased(execution):
                 self.blocked_tasks.look_at(execution)
                 self.consider_all([execution])
-            case ClaimDelayed(execution):
-                self.attempt_runner.wait_again(execution)
             case SessionAborted(execution, reason):
                 self._cancel_all([execution], CancelReason(reason))
             case SubtasksAwaited(execution):  # a subtask that was considered while its parent was open was not due
@@ -332,22 +335,25 @@ class TaskScheduler:
     ) -> None:
         """Cancel a task; the recorded reason is the reason of the first cancellation.
 
-        A task that nobody carries out is cancelled here. An attempt under way is ended, and its attempt runner cancels
-        the task. A check or merge goes on; a task that the check or merge does not settle is cancelled afterwards.
-        *begins* is called just before something is ended.
+        A task that nobody carries out is cancelled here. An attempt under way is ended, and so are the tests and the
+        review of its work; its attempt runner cancels the task. A merge goes on, and so do the tests of a task that was
+        split; a task that these do not settle is cancelled afterwards. *begins* is called just before something is
+        ended.
         """
         self._hold(execution, why)
         why = execution.cancel_reason or why
-        if execution.active is None:
-            async with self.plan_run.moving(execution):
-                begins()
-                await self.pipeline.cancel(execution, why)
-        elif execution.works:
+        is_free, in_session = execution.active is None, execution.works or execution.is_checked
+        if in_session:
             begins()
             with suppress(NoSuchEntity, Refused):
                 await self._sup.aborts.abort(
                     execution.session_id, AbortScope.SESSION, reason=why.text, actor=why.actor, because=why.because
                 )
-        elif execution.job in (Job.QUEUED, Job.RUNNING):
+        if is_free:
+            async with self.plan_run.moving(execution):
+                if not execution.is_over:
+                    begins()
+                await self.pipeline.cancel(execution, why)
+        elif execution.active is not None and not in_session and execution.job in (Job.QUEUED, Job.RUNNING):
             begins()
             execution.active.scope.cancel()

@@ -17,6 +17,7 @@ import anyio
 from actors.one_shot_event import first_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
+from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import TASK, Task, TaskEnd
 from supervisor.lifecycles.task_run import RUN, TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId, Verb
@@ -28,7 +29,6 @@ from supervisor.policies.argument_checks import check_items, check_type, check_t
 from supervisor.policies.redaction import encodable
 from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.work.attempt_runner import is_delayed
 from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of
 from supervisor.work.scheduler import TaskScheduler
@@ -305,16 +305,13 @@ class TaskCommands:
             raise Refused(
                 f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to reset"
             )
-        if execution.run in (TaskRun.RETRYING, TaskRun.PENDING) and is_delayed(execution) and execution.active is None:
-            await self.scheduler.attempt_runner.end_delay(execution)
+        waits = execution.is_delayed or execution.job is Job.RETRYING  # a blocked task waits for no delay
+        if execution.run in (TaskRun.RETRYING, TaskRun.PENDING) and waits and execution.active is None:
+            await self.scheduler.attempt_runner.try_now(execution)
             return CommandEffect(execution.run.value)
         if task_run.ManualReset not in RUN.allowed(execution.run):
             raise Refused(f"task {execution.name!r} needs no reset: its run is {execution.run.value}, not given up")
-        reset = task_run.ManualReset(by=request.by)
-        if execution.active is None:
-            await self.scheduler.attempt_runner.try_now(execution, reset)
-        else:  # its worker waits for the end of the cool-down, and tries it then
-            await self.scheduler.plan_run.advance(execution, reset)
+        await self.scheduler.attempt_runner.try_now(execution, task_run.ManualReset(by=request.by))
         return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:

@@ -13,7 +13,7 @@ Example: ``await plan_run.advance(execution, TestsPassed())`` moves the run, the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND, TASK_KIND
-from supervisor.lifecycles.job import JOB, Job, JobData
-from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
-from supervisor.lifecycles.task_cascade import TABLE_OF, TaskStates, step
-from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
+from supervisor.lifecycles.entity_types import TASK_KIND
+from supervisor.lifecycles.job import Job, JobData
+from supervisor.lifecycles.task import Task, TaskData, TaskEnd
+from supervisor.lifecycles.task_cascade import TaskStates, step
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.retry_reason import join_reasons
@@ -36,6 +36,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
 from supervisor.work.results import TaskResult, unmerged_of
+from supervisor.work.task_entity import TaskEntity
 
 ACTOR = "plan"
 
@@ -60,16 +61,12 @@ class CancelReason(NamedTuple):
 class Phase(Enum):
     """Activity of this process on a task.
 
-    The usual path is IDLE, ATTEMPT, SETTLED. An attempt that is taken away leads back to IDLE or DELAYED.
+    The usual path is IDLE, ATTEMPT, SETTLED. An attempt that is taken away leads back to IDLE.
     """
 
     IDLE = "idle"
-    """Nobody works on the task. The task waits for its dependencies, a worker, its subtasks or a person; the states say
-    for which."""
-    DELAYED = "delayed"
-    """The task waits for the end of the delay before its next claim; or its run waits for the end of its retry delay
-    after the task was taken from its worker. (After a failed attempt the job is RETRYING until the end of the delay,
-    and the phase is IDLE.)"""
+    """Nobody works on the task. The task waits for its dependencies, the end of a delay, a worker, its subtasks or a
+    person; the states say for which."""
     FOLLOWED = "followed"
     """The task waits for a worker while its session, which an earlier supervisor began, works on it already."""
     ATTEMPT = "attempt"
@@ -204,9 +201,9 @@ class TaskExecution:
         """The saved work from which the next run begins."""
         self._claimed_s: float | None = None
         """Time of the first claim of this run, on the clock of the event loop; ``None`` before."""
-        self._entity: Entity | None = None
-        self._run: Entity | None = None
-        self._job: Entity | None = None
+        self._entity: TaskEntity | None = None
+        self.on_due: Callable[[], None] = lambda: None
+        """Function that is called when a delay of the task is over."""
 
     # ------------------------------------------------------------------ state
     @property
@@ -215,9 +212,22 @@ class TaskExecution:
         return self.task.id
 
     @property
+    def entity(self) -> TaskEntity:
+        assert self._entity is not None, "it was opened"
+        return self._entity
+
+    @property
+    def _run(self) -> Entity | None:
+        return None if self._entity is None else self._entity.run
+
+    @property
+    def _job(self) -> Entity | None:
+        return None if self._entity is None else self._entity.job
+
+    @property
     def id(self) -> str:
         """The id of the task's entity."""
-        return self.earlier_id or self._opened(self._entity).id
+        return self.earlier_id or self.entity.task.id
 
     @property
     def is_opened(self) -> bool:
@@ -226,17 +236,17 @@ class TaskExecution:
 
     @property
     def state(self) -> Task:
-        return Task(self._opened(self._entity).state)
+        return Task(self.entity.task.state)
 
     @property
     def data(self) -> TaskData:
-        data: TaskData = self._opened(self._entity).data
+        data: TaskData = self.entity.task.data
         return data
 
     @property
     def changed_at(self) -> float:
         """Time of the task's last change (Unix time, seconds)."""
-        return self._opened(self._entity).changed_at
+        return self.entity.task.changed_at
 
     @property
     def run(self) -> TaskRun:
@@ -303,7 +313,7 @@ class TaskExecution:
     @property
     def entity_ids(self) -> tuple[str, ...]:
         """The ids of the entities of the task, its run and its job, as far as they exist."""
-        return tuple(one.id for one in (self._entity, self._run, self._job) if one is not None)
+        return () if self._entity is None else tuple(one.id for one in self._entity.logs)
 
     @property
     def subtask_ids(self) -> tuple[str, ...]:
@@ -343,9 +353,27 @@ class TaskExecution:
         return bool(self.session_id) and self.session_id in self._sup.registry.sessions
 
     @property
+    def is_delayed(self) -> bool:
+        """Whether the task waits for the end of the delay before its next attempt, probe or claim."""
+        return self.is_opened and self.entity.is_delayed
+
+    @property
     def works(self) -> bool:
         """Whether the task's session is working on an attempt."""
         return self.session_lives and self.has_run and self.run is TaskRun.IN_PROGRESS
+
+    @property
+    def holds_work(self) -> bool:
+        """Whether the work of ``session_id`` is part of the task's result, and is to be merged. The branch of a claim
+        that is over (failed, rejected, taken away) is not, even if the task was split afterwards."""
+        return bool(self.data.claimed_by if self.is_opened else self.session_id)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether the work of the task's session is being tested or reviewed. (The part that a split task did itself is
+        not, while the task waits for its subtasks.)"""
+        is_held = self.state in (Task.CLAIMED, Task.IN_PROGRESS)
+        return is_held and self.session_lives and self.has_run and self.run is TaskRun.VALIDATING
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -400,21 +428,24 @@ class TaskExecution:
         )
         wanted = self._sup.new_id(f"task:{self.name}")
         state = Task.PLANNED if planned else Task.OPEN
-        self._entity = self._birth(TASK_KIND, wanted, workstream_id, state, data, cause)
-        self.seq = self._entity.born_seq
+        task = self._sup.registry.create_entity(
+            TASK_KIND,
+            wanted,
+            parent_id=workstream_id,
+            state=state,
+            data=data,
+            cause=Cause(cause, None, ACTOR),
+            contained=False,
+        )
+        self._entity, self.seq = TaskEntity(self._sup.registry, task, None, None, self.on_due), task.born_seq
 
     def open_run(self, limits: TaskRunData) -> None:
-        """Create the run for the next claim. An earlier run of the task is removed from memory; if its circuit is open,
-        it stays open in the journal."""
-        if self._run is not None:
-            self._sup.registry.remove(self._run.id)
+        """Create the run for the next claim."""
         wanted = self._sup.new_id(f"run:{self.name}")
-        self._run = self._birth(RUN_KIND, wanted, self.id, TaskRun.PENDING, replace(limits, task=self.id), self.seq)
+        self.entity.open_run(wanted, TaskRun.PENDING, replace(limits, task=self.id), self.cause)
 
     def open_job(self) -> None:
-        """Create the job of the run. An earlier job of the task is removed from memory."""
-        if self._job is not None:
-            self._sup.registry.remove(self._job.id)
+        """Create the job of the run."""
         limits = self.run_data
         data = JobData(
             max_retries=limits.max_attempts - 1,
@@ -425,7 +456,7 @@ class TaskExecution:
             critical=self.task.critical,
         )
         wanted = self._sup.new_id(f"job:{self.name}")
-        self._job = self._birth(JOB_KIND, wanted, self.id, Job.PENDING, data, self.seq)
+        self.entity.open_job(wanted, Job.PENDING, data, self.cause)
 
     def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
         """Take over the result of the task from the run that this run resumes. No entity is created."""
@@ -435,22 +466,9 @@ class TaskExecution:
 
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
         """Continue the entities that an earlier supervisor created."""
-        self._entity, self._run, self._job = task, run, job
+        self._entity = TaskEntity(self._sup.registry, task, run, job, self.on_due)
         self.is_rolled_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         self.session_id = task.data.claimed_by
-
-    def _birth(
-        self, kind: Any, entity_id: str, parent_id: str, state: Enum, data: Any, cause: RecordId | None
-    ) -> Entity:
-        return self._sup.registry.create_entity(
-            kind,
-            entity_id,
-            parent_id=parent_id,
-            state=state,
-            data=data,
-            cause=Cause(cause, None, ACTOR),
-            contained=False,
-        )
 
     # ------------------------------------------------------------------ claims
     def begin_claim(self, claim: Claim) -> ActiveClaim:
@@ -469,12 +487,8 @@ class TaskExecution:
     # ------------------------------------------------------------------ records
     @property
     def states(self) -> TaskStates:
-        """The present states of task, run and job; an entity whose actor was lost is left out."""
-        states = TaskStates()
-        for one in (self._entity, self._run, self._job):
-            if one is not None and one.id in self._sup.registry.entities:
-                states = states.having(one.kind, one.state, one.data)
-        return states
+        """The present states of task, run and job."""
+        return self.entity.states
 
     def record(self, lead: Event) -> None:
         """Append the records of *lead* and of the events that follow from it. (What follows may need an answer from
@@ -493,10 +507,7 @@ class TaskExecution:
         Raises:
             Refused: a table does not allow an event; no entity has moved.
         """
-        moved = {TASK.name: self._entity, RUN.name: self._run, JOB.name: self._job}
-        if events:
-            moves = [(self._opened(moved[TABLE_OF[type(event)]]).id, event) for event in events]
-            self.seq = self._sup.registry.apply(*moves, cause=self.cause).seq
+        self.seq = self.entity.move(events, self.cause) or self.seq
 
     async def recorded(self) -> None:
         """Wait until the records are durable, even if the caller is cancelled: a command that received its reply is on
@@ -519,5 +530,5 @@ class TaskExecution:
 
     def remove(self) -> None:
         """Remove the task, its run and its job from memory. A failed task keeps its state in the journal."""
-        for entity_id in self.entity_ids[::-1]:
-            self._sup.registry.remove(entity_id)
+        if self._entity is not None:
+            self._entity.remove()

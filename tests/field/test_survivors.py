@@ -108,10 +108,9 @@ def test_a_shim_that_gives_no_reply_leaves_survivors_unknown() -> None:
 def test_each_call_has_the_processes_that_may_be_its_own() -> None:
     """A process that may belong to two calls is reported as unknown in the receipts of both, until the agent
     has ended."""
-    tree: Any = SimpleNamespace(
-        system=SimpleNamespace(timers=TIMERS), record_turn_fact=lambda *_: None, record_fact=lambda *_: None
-    )
-    work: Any = SimpleNamespace(fates=[], profile=SimpleNamespace(programs_of=AgentPrograms), cause=None)
+    tree: Any = SimpleNamespace(system=SimpleNamespace(timers=TIMERS), record_fact=lambda *_: None)
+    profile = SimpleNamespace(programs_of=AgentPrograms)
+    work: Any = SimpleNamespace(fates=[], profile=profile, cause=None, record_turn_fact=lambda *_: None)
     wire: Any = SimpleNamespace(process=Shim((seen(AGENT, 1), seen(101, 510, session=AGENT))))
     calls = {"k1": "c1", "k2": "c2"}
     ends = tool_calls.ToolCallTerminations(tree, work, "a", calls, ("k1", "k2"), lambda _: None, wire)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,17 @@ async def test_the_handle_answers_questions(tmp_path: Path) -> None:
             assert await run.usage() == {}
             assert outcomes(run) == {"a": "completed"}
             assert repr(run) == "<PlanHandle 'plan', ended>"
+
+
+async def test_the_handle_reads_a_long_journal_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal is read in pages; the answers are about all of them."""
+    with anyio.fail_after(DEADLINE_S):
+        async with supervisor_of(tmp_path, plan := plan_of(task("a"))) as sup:
+            await (run := run_plan(sup, plan))
+            journal = sup.core.journal
+            assert len(await journal.events()) > 10
+            monkeypatch.setattr(journal, "events", partial(journal.events, limit=10))
+            assert (await run.why("a")).steps[-1].record.event == "closed"
 
 
 async def test_cancelling_the_await_cancels_the_plan(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,6 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
-from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import NoSuchEntity, Refused
@@ -392,19 +391,31 @@ async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Ga
 
 
 async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Gate) -> None:
-    """A stop during the retry delay of a task run that was reset ends the wait: the task fails, and the circuit is
-    open."""
+    """A stop during the retry delay of a task run that was reset ends the wait, and the task, as aborted."""
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "run:a", number=2)
         await plan.commands.reset("a", by=ME)
         await plan.until("retry_decided", "run:a", number=3)
-        await anyio.wait_all_tasks_blocked()  # it waits in its slot
+        await anyio.wait_all_tasks_blocked()  # it waits
         await plan.run.sup.stop()
         await gate("one")
-    assert plan.outcomes()["a"] == "failed"
-    assert states_of(plan.run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+    assert plan.outcomes()["a"] == "aborted"
+    assert states_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
+
+
+async def test_task_run_and_job_are_inspected(tmp_path: Path, gate: Gate) -> None:
+    """An inspection of a task, of its run or of its job shows the state of that one; the three have one actor."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
+        await plan.until("started", "task:a")
+        seen = [plan.run.sup.inspect(one) for one in ("task:a", "run:a", "job:a")]
+        await gate("one")
+    assert [(one.id, one.kind, one.state, one.phase) for one in seen] == [
+        ("task:a", "task", "IN_PROGRESS", "live"),
+        ("run:a", "run", "IN_PROGRESS", "live"),
+        ("job:a", "job", "running", "live"),
+    ]
 
 
 async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
@@ -582,24 +593,26 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
 
 
 async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel during the acceptance tests is refused, and no record of the closed task names the command as
-    its cause."""
-    plan = plan_of(task("a"))
+    """A cancel during the tests of a whole that was split is refused, and no record of the closed task names the
+    command as its cause."""
+    plan = plan_of(task("a", subtasks=(task("b"),)))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, check = PlanRunner(run.sup.core), run.sup.core.verification.check
+        runner, inspect = PlanRunner(run.sup.core), run.sup.core.verification.inspect
 
         async def cancel() -> None:
             with pytest.raises(Refused, match="came to its end"):
                 await runner.commands.cancel("a", by=ME)
 
-        async def check_meanwhile(session_id: str, tests: Sequence[AcceptanceTest]) -> str:
+        async def inspect_meanwhile(name: str, *given: Any) -> Any:
+            if name != "a.whole":
+                return await inspect(name, *given)
             group.start_soon(cancel)
             await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
             for _ in range(20):  # whatever it does by now, it has done
                 await checkpoint()
-            return await check(session_id, tests)
+            return await inspect(name, *given)
 
-        monkeypatch.setattr(run.sup.core.verification, "check", check_meanwhile)
+        monkeypatch.setattr(run.sup.core.verification, "inspect", inspect_meanwhile)
         async with anyio.create_task_group() as group:
             await runner.run(plan)
     command = next(one for one in run.events("task:a") if one.event == "Commanded")

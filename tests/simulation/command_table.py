@@ -53,12 +53,9 @@ NOT_ALIVE = "unknown: nothing alive has the id"
 NO_PROMPT = "refused: w0t0 works for a task and may get no further prompt"
 NO_SIBLINGS = "bad: w0t0 is a root session and has no siblings"
 
-NOT_WHILE_CHECKED = "rule 51: a cancel counts while the work is checked, reviewed and merged; it waits, and is refused"
+NOT_DURING_A_MERGE = "rule 51: a cancel counts while the work is merged; it waits, and is refused"
 NOT_WHILE_MERGED = "rule 51: an end on purpose counts during a merge; the merge goes on, and the task is completed"
 NOT_AT_ALL = "rule 51: a run that is given up ends a task that is checked, reviewed or merged; it is completed"
-NOT_IN_A_DELAY = "rule 51, outcomes.md: a stop in a delay ends the task as aborted; it has failed"
-WAITS_ON = "retries.md: a reset ends the cool-down of a circuit; the only attempt of a task run waits on in its slot"
-REJECTED_WORK = "work.md: work that was rejected is done again from the target branch; it is merged with the subtasks"
 
 ROWS = (
     Row("approve", "planned", "OPEN"),
@@ -66,8 +63,8 @@ ROWS = (
     Row("reject", "planned", "CANCELLED", "CANCELLED", "rejected", "rejected by me: enough"),
     Row("reject", "approval", "FAILED", "FAILED OPEN CLAIMED IN_PROGRESS DONE PENDING_APPROVAL CLOSED"),
     # ------------------------------------------------------------------ ends on purpose: rule 51
-    Row("cancel", f"queued claimed turn delay between cooling split {WAITING}", "CANCELLED", *BY_ME),
-    Row("cancel", "checked reviewed merged", "CANCELLED", *BY_ME, NOT_WHILE_CHECKED),
+    Row("cancel", f"queued claimed turn delay between cooling checked reviewed split {WAITING}", "CANCELLED", *BY_ME),
+    Row("cancel", "merged", "CANCELLED", *BY_ME, NOT_DURING_A_MERGE),
     Row("abort_session", "planned queued", NO_ID),  # silent: a task without a session has nothing to abort
     Row("abort_session", LIVE, "ended", *WITH_SESSION),
     Row("abort_session", "merged", "ended", *WITH_SESSION, NOT_WHILE_MERGED),
@@ -78,12 +75,12 @@ ROWS = (
     Row("close", "merged", "closed", *WITH_SESSION, NOT_WHILE_MERGED),
     Row("stop", f"planned queued {WAITING}", "drain", *ENDING),
     Row("stop", "between", "drain", *NOT_STARTED),  # silent: only when a slot is free
-    Row("stop", "delay cooling", "drain", *ENDING, NOT_IN_A_DELAY),
+    Row("stop", "delay cooling", "drain", *ENDING),
     Row("stop", "claimed turn checked reviewed merged split failed", "drain"),  # silent about claimed and split
     Row("stop_now", f"planned queued {WAITING}", "now", *ENDING),
     Row("stop_now", "between", "now", *NOT_STARTED),
     Row("stop_now", "claimed turn checked reviewed", "now", *AT_ONCE),
-    Row("stop_now", "delay cooling", "now", *ENDING, NOT_IN_A_DELAY),
+    Row("stop_now", "delay cooling", "now", *ENDING),
     Row("stop_now", "merged", "now", *AT_ONCE, NOT_WHILE_MERGED),
     Row("stop_now", "split", "now", "BLOCKED CANCELLED", "blocked", "its subtask w0t0s7 did not complete"),  # silent
     Row("stop_now", "failed", "now"),
@@ -92,7 +89,7 @@ ROWS = (
     Row("give_up", "failed", "given up"),
     # ------------------------------------------------------------------ another try
     Row("reset", "delay", "RETRYING"),
-    Row("reset", "cooling", "PENDING", difference=WAITS_ON),
+    Row("reset", "cooling", "PENDING"),
     Row("reset", "reclaim", "PENDING"),
     Row("reset", "failed", "OPEN", AGAIN),
     Row("reset", "blocked", "RETRYING"),  # silent: nothing is tried, since the task stays blocked
@@ -105,7 +102,7 @@ ROWS = (
     Row("split", "queued", "WAITING_FOR_SUBTASKS", SPLIT, reason="nothing to merge: its subtasks did the work"),
     Row("split", "claimed turn", "WAITING_FOR_SUBTASKS", SPLIT),
     Row("split", "delay between cooling", "WAITING_FOR_SUBTASKS", SPLIT),  # silent: a failed attempt's work is merged
-    Row("split", "reclaim", "WAITING_FOR_SUBTASKS", SPLIT, reason="nothing to merge:", difference=REJECTED_WORK),
+    Row("split", "reclaim", "WAITING_FOR_SUBTASKS", SPLIT, reason="nothing to merge:"),
     # ------------------------------------------------------------------ messages: rule 49
     Row("send", NO_SESSION, NOT_ALIVE),
     Row("send", "turn checked reviewed merged split", NO_PROMPT),

@@ -21,7 +21,7 @@ from supervisor.ports import Append
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions import takeover
 from supervisor.sessions.inprocess import AgentTurn
-from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.live_session import LiveSession
 from supervisor.simulation.world import World
 from supervisor.work import plugin_policies
 from supervisor.work.plan_run import PlanRun
@@ -55,7 +55,8 @@ class Host(ClaimHost):
             if record.entity_type == "run" and record.from_status != record.to_status is not None:
                 self.tries.append(str(record.to_status))
             if record.event == "OperatorStop" and record.abort_id is not None and self.wanted is not None:
-                self._sup.core.registry.request_stop(record.entity_id, self.wanted, cause=Cause(None, None, "operator"))
+                session = self._sup.core.registry.sessions[record.entity_id]
+                session.request_stop(self.wanted, cause=Cause(None, None, "operator"))
             words = self.at.get(self._world.lives, "nothing").split()
             if {record.entity_id, record.event, record.to_status}.issuperset(words) and not self._world.killed.is_set():
                 self._world.kill()
@@ -163,13 +164,13 @@ def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_its_session_had_not_heard_of_that(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the first supervisor is killed before the session has received the request to end, the second supervisor ends
     the session for the same reason, and the task is closed, although the second supervisor is killed as well."""
-    end, heard = SessionRegistry.request_stop, list[str]()
+    end, heard = LiveSession.request_stop, list[str]()
 
-    def unheard(tree: SessionRegistry, session_id: str, stop: OperatorStop, **more: Any) -> MergeOutcome:
+    def unheard(session: LiveSession, stop: OperatorStop, **more: Any) -> MergeOutcome:
         heard.append(str(stop.abort_reason))
-        return MergeOutcome.BEGAN if len(heard) == 1 else end(tree, session_id, stop, **more)
+        return MergeOutcome.BEGAN if len(heard) == 1 else end(session, stop, **more)
 
-    monkeypatch.setattr(SessionRegistry, "request_stop", unheard)
+    monkeypatch.setattr(LiveSession, "request_stop", unheard)
     found, tries = killed("AbortRecord", "Ended")
 
     assert heard[0] == "timeout"

@@ -276,15 +276,11 @@ def slow_retries(attempts: int) -> Callable[[Plan], Plan]:
 
 
 TASK_COMMANDS = ("approve", "reject", "cancel", "reset", "requeue", "unclaim", "block", "unblock", "split")
-RESET_IS_LOST = "operate.md: a command that was answered has taken effect; the next supervisor waits out the delay"
 SLOT_IS_LOST = "max_sessions: a task that worked keeps the only slot; the next supervisor gives it to the queued task"
 BEFORE_THE_PLAN = "rule 51: an end on purpose counts; before the plan is continued it ends the session, not the task"
 
 
-LOST = {("reset", "delay"): RESET_IS_LOST, ("reset", "reclaim"): RESET_IS_LOST}
-
-
-@pytest.mark.parametrize(("command", "phase", "row"), effective_cells(TASK_COMMANDS, LOST))
+@pytest.mark.parametrize(("command", "phase", "row"), effective_cells(TASK_COMMANDS, {}))
 def test_a_command_that_was_answered_survives_a_kill(command: str, phase: str, row: Row) -> None:
     """A command about a task whose supervisor is killed just after the answer has the same effect as without the
     kill."""

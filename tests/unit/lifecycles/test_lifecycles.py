@@ -137,6 +137,18 @@ def test_task_counts_its_claims() -> None:
         data = walk(task.TASK, step.state, step.data, task.Unclaimed()).data
 
 
+def test_task_that_waits_for_its_subtasks_again_keeps_its_own_part() -> None:
+    """A split task that was blocked on a subtask keeps its holder, whose work is a part of it; a task that was given
+    back, or tried again after its work was rejected, has none when it is split."""
+    T, split = task.Task, task.Split(subtasks=("b",))
+    begun = walk(task.TASK, T.OPEN, task.TaskData(), task.Claimed(by="s"), task.Started())
+    late = task.SubtaskTimedOut(subtask="b")
+    again = walk(task.TASK, begun.state, begun.data, split, late, task.Unblocked(holder="s"), split)
+    assert again.data.claimed_by == "s"
+    for events in ([task.Blocked(on=("x",)), task.Unblocked()], [task.Failed(findings="no test"), task.Retried()]):
+        assert walk(task.TASK, begun.state, begun.data, *events, split).data.claimed_by == ""
+
+
 @pytest.mark.parametrize(("findings", "told"), [("", "lost"), ("no test", "no test")])
 def test_task_tells_its_next_agent_of_the_loss(findings: str, told: str) -> None:
     """The loss of an agent is the failure that the next prompt tells, unless that prompt has findings to tell."""

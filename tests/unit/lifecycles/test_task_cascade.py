@@ -13,12 +13,14 @@ from supervisor.lifecycles import job, task, task_cascade, task_run
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_cascade import (
+    BEGUN,
     CASCADES,
     USUAL,
     Abandoned,
     AttemptBegun,
     CascadeStep,
     Circumstances,
+    Delay,
     DelayEnded,
     DrawJitter,
     Ended,
@@ -34,11 +36,12 @@ from supervisor.lifecycles.task_cascade import (
     TakenAway,
     TaskStates,
     WorkersLost,
+    pending_effect,
     step,
     with_end,
 )
 from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
-from supervisor.lifecycles.types import AbortReason, Exit, TransitionReason, Verdict
+from supervisor.lifecycles.types import AbortReason, Exit, Kind, TransitionReason, Verdict
 from tests.task_fit import misfits
 
 T, R, J = Task, TaskRun, Job
@@ -96,7 +99,7 @@ def named(events: tuple[Event, ...]) -> str:
 # ------------------------------------------------------------------------------------------------- order of records
 AT_WORK, CHECKED = at("IN_PROGRESS IN_PROGRESS running"), at("IN_PROGRESS VALIDATING validating")
 ONE_TRY = at("CLAIMED IN_PROGRESS running", max_attempts=1)
-IN_ITS_SLOT = at("CLAIMED IN_PROGRESS running", retries=0, max_attempts=1)
+LAST_TRY = at("CLAIMED IN_PROGRESS running", retries=0, max_attempts=1)
 COOLING = at("IN_PROGRESS CIRCUIT_OPEN retrying", timed_out=True)
 CLAIMED, TIMED_OUT = task.Claimed(by="t"), task_run.ExecutionTimedOut()
 FAILED = task_run.ExecutionFailed(error="no")
@@ -138,20 +141,19 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
     (AT_WORK, FAILED, f"{GONE} job:execution_failed"),
     (AT_WORK, FAILED_FOR_GOOD, f"{GONE} job:execution_failed task:failed"),
     ("CLAIMED IN_PROGRESS queued", FAILED_FOR_GOOD, f"{GONE} job:user_cancelled task:failed"),
-    (IN_ITS_SLOT, TIMED_OUT, "run:execution_timed_out run:retry_decided run:retry_decided"),
-    (IN_ITS_SLOT, PROVIDER, f"{GONE} job:execution_failed"),
+    (LAST_TRY, TIMED_OUT, "run:execution_timed_out run:retry_decided run:retry_decided job:execution_failed"),
+    (LAST_TRY, PROVIDER, f"{GONE} job:execution_failed"),
     (AT_WORK, WORKERS_LOST, f"{GONE} job:execution_failed task:failed"),
     ("CLAIMED RETRYING running", WORKERS_LOST, "run:cancelled job:execution_failed task:failed"),
     (AT_WORK, GAVE_UP, f"{GONE} job:execution_failed task:failed"),
     (CHECKED, GAVE_UP, f"{REFUSED} task:failed"),
     ("CLAIMED HALF_OPEN queued", GAVE_UP, "run:cancelled job:user_cancelled task:failed"),
     ("CLAIMED CIRCUIT_OPEN running", GAVE_UP, "job:execution_failed task:failed"),
-    ("CLAIMED RETRYING retrying", RetriesEnded(reason="no"), "run:circuit_opened job:user_cancelled task:failed"),
-    ("CLAIMED CIRCUIT_OPEN running", RetriesEnded(reason="no"), "job:user_cancelled task:failed"),
-    ("CLAIMED HALF_OPEN queued", RetriesEnded(reason="no"), "run:cancelled job:user_cancelled task:failed"),
+    ("CLAIMED CIRCUIT_OPEN retrying", RetriesEnded(reason="no"), "job:user_cancelled task:failed"),
     # ---- it is tried again
     (COOLING, DelayEnded(), "run:cooldown_expired job:retry_delay_elapsed"),
     ("CLAIMED RETRYING queued", DelayEnded(), ""),
+    ("OPEN PENDING pending", DelayEnded(), "job:scheduler_assigned"),
     (COOLING, task_run.ManualReset(by="ann"), "run:manual_reset job:retry_delay_elapsed"),
     ("BLOCKED CIRCUIT_OPEN retrying", task_run.ManualReset(by="ann"), "run:manual_reset"),
     ("FAILED CIRCUIT_OPEN failed", task.Reopened(by="ann"), "task:reopened run:manual_reset"),
@@ -229,11 +231,11 @@ def test_a_probe_that_cannot_be_paid_fails_the_task() -> None:
     assert named(unpaid.events).endswith("job:execution_failed task:failed")
 
 
-def test_without_a_slot_the_job_waits_for_another_worker() -> None:
-    """A job without retries keeps its slot for the probe; if its worker died with the supervisor, it is requeued."""
-    assert carried_out(IN_ITS_SLOT, TIMED_OUT).states.job is J.RUNNING
-    found = carried_out(IN_ITS_SLOT, TIMED_OUT, given=Circumstances(orphaned_by="it died")).states
-    assert (found.job, found.job_data.last_error) == (J.RETRYING, "it died")
+def test_a_job_without_retries_waits_for_the_probe_without_a_worker() -> None:
+    """The run of a job that has no retry left may be probed: the job is requeued, and charged nothing."""
+    found = carried_out(LAST_TRY, TIMED_OUT).states
+    assert (found.job, found.job_data.worker_id, found.job_data.retry_count) == (J.RETRYING, None, 0)
+    assert carried_out(AT_WORK, FAILED).states.job_data.retry_count == 1
 
 
 def test_the_followers_tell_what_only_the_circumstances_know() -> None:
@@ -266,6 +268,32 @@ def test_a_skipped_task_ends_by_its_cause(cause: SkipCause, outcome: TaskEnd) ->
     """A task whose dependency failed ends as blocked; any other skipped task ends as skipped."""
     found = carried_out(at("OPEN PENDING -"), task_run.Skipped(cause=cause), given=Circumstances(reason="why"))
     assert found.events[-1] == task.Cancelled(reason="why", outcome=outcome)
+
+
+OPEN_AGAIN = at("OPEN PENDING pending")._replace(task_data=TaskData(delay_s=4.0))
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (at("IN_PROGRESS CIRCUIT_OPEN retrying"), Delay(delay_s=TaskRunData().cooldown_s, since=Kind.RUN)),
+        (at("OPEN CIRCUIT_OPEN queued"), Delay(delay_s=TaskRunData().cooldown_s, since=Kind.RUN)),
+        (at("IN_PROGRESS RETRYING retrying", delay_s=3.0), Delay(delay_s=3.0, since=Kind.RUN)),
+        (at("WAITING_FOR_SUBTASKS RETRYING retrying", delay_s=3.0), Delay(delay_s=3.0, since=Kind.RUN)),
+        (at("OPEN PENDING retrying"), Delay(delay_s=0.0, since=Kind.RUN)),
+        (OPEN_AGAIN, Delay(delay_s=4.0, since=Kind.TASK)),
+        (OPEN_AGAIN._replace(job=J.QUEUED), None),
+        (at("OPEN PENDING pending"), None),
+        (at("IN_PROGRESS RETRYING queued", delay_s=3.0), None),
+        (at("BLOCKED RETRYING retrying", delay_s=3.0), None),
+        (at("FAILED CIRCUIT_OPEN failed"), None),
+        (AT_WORK, None),
+    ],
+)
+def test_a_state_owes_its_delay(states: TaskStates, expected: Delay | None) -> None:
+    """The delay before the next probe, attempt or claim follows from the states alone; there is none before or after
+    it, nor while the task is blocked."""
+    assert pending_effect(states) == expected
 
 
 # -------------------------------------------------------------------------------------------- questions and refusals
@@ -304,8 +332,8 @@ def test_two_leading_events_are_one_decision() -> None:
 
 # ------------------------------------------------------------------------------------------------ every reachable state
 class Move(NamedTuple):
-    """A leading event that the product gives in the states for which *when* holds. ``opens`` a new run, a new job, or
-    both, which is queued with it."""
+    """A leading event that the product gives in the states for which *when* holds. ``opens`` a new job, or a new run
+    and a new job, which is queued with it, or (``later``) at the end of a delay."""
 
     lead: Event
     when: Callable[[TaskStates], bool]
@@ -350,8 +378,8 @@ MOVES = [
     Move(TIMED_OUT, is_at(HELD, R.IN_PROGRESS)),
     Move(WORKERS_LOST, is_at(HELD, (*RESTS, R.IN_PROGRESS), J.RUNNING)),
     Move(GAVE_UP, is_at(HELD, (R.PENDING, R.CIRCUIT_OPEN, R.HALF_OPEN, R.IN_PROGRESS, R.VALIDATING))),
-    Move(RetriesEnded(reason="no"), is_at(HELD, RESTS[1:], (J.RUNNING, *WAITS))),
-    Move(DelayEnded(), lambda s: is_at(GOES_ON, RESTS[:3])(s) and not no_probe(s)),
+    Move(RetriesEnded(reason="no"), is_at(HELD, R.CIRCUIT_OPEN, WAITS)),
+    Move(DelayEnded(), lambda s: pending_effect(s) is not None and not no_probe(s)),
     Move(
         job.UserCancelled(),
         lambda s: s.task in (T.OPEN, T.WAITING_FOR_SUBTASKS) and no_probe(s) and s.job in WAITS,
@@ -361,6 +389,11 @@ MOVES = [
     Move(task.Reopened(by="ann"), is_at(T.FAILED, R.CIRCUIT_OPEN), opens="job"),
     Move(task.Reopened(by="ann"), is_at(T.FAILED, (R.CANCELLED, R.COMPLETED)), opens="both"),
     Move(task.Retried(), lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries, opens="both"),
+    Move(
+        task.Retried(delay_s=1.0),
+        lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries,
+        opens="both later",
+    ),
     Move(task.Unclaimed(), is_at(T.CLAIMED, (*RESTS, R.IN_PROGRESS))),
     Move(task.Requeued(), is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
     Move(REQUEUED, is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
@@ -388,14 +421,14 @@ MOVES = [
     Move(task.Closed(), is_at(T.DONE)),
 ]
 LIMITS = TaskRunData(max_attempts=2)
-CIRCUMSTANCES = [Circumstances(can_probe=paid, orphaned_by=by) for paid in (True, False) for by in ("", "it died")]
+CIRCUMSTANCES = [Circumstances(can_probe=paid) for paid in (True, False)]
 
 
 def opened(before: TaskStates, opens: str) -> TaskStates:
     """Return the states with a new job, with a new run and a new job, or as they are."""
     if not opens:
         return before
-    if opens == "both":
+    if opens.startswith("both"):
         before = before._replace(run=R.PENDING, run_data=LIMITS)
     return before._replace(job=J.PENDING, job_data=JobData(max_retries=1))
 
@@ -408,8 +441,9 @@ def after(before: TaskStates, move: Move) -> Iterator[CascadeStep]:
     failing = isinstance(move.lead, task_run.ExecutionFailed | task_run.ExecutionTimedOut)
     for given in CIRCUMSTANCES if failing else (USUAL,):
         for found in every_course(before, move.lead, given=given):
-            now = found.states
-            yield found._replace(states=opened(now, move.opens).after(job.SchedulerAssigned()) if move.opens else now)
+            now = opened(found.states, move.opens)
+            is_queued = move.opens and "later" not in move.opens
+            yield found._replace(states=now.after(job.SchedulerAssigned()) if is_queued else now)
 
 
 def key_of(one: TaskStates) -> object:
@@ -417,7 +451,8 @@ def key_of(one: TaskStates) -> object:
     run = one.run_data
     may_try = task_run.retry_allowed(run, DelayEnded()), probes_left(run, DelayEnded()), run.probe, min(run.failures, 2)
     may_requeue = one.job_data.retry_count < one.job_data.max_retries
-    return one.task, one.run, one.job, may_try, may_requeue, task.retries_left(one.task_data, DelayEnded())
+    again = task.retries_left(one.task_data, DelayEnded()), bool(one.task_data.delay_s)
+    return one.task, one.run, one.job, may_try, may_requeue, again
 
 
 def explored() -> int:
@@ -450,6 +485,10 @@ def check(before: TaskStates, move: Move, now: TaskStates, events: tuple[Event, 
     if now.task_data.summary == ORPHANED:  # its worker was lost before: the job was never completed
         found = [one for one in found if one != "the run is COMPLETED, and its job cancelled"]
     assert found == [], text
+    if now.job is J.RETRYING and now.task in BEGUN:
+        assert pending_effect(now) is not None, f"nobody ends the wait: {text}"
+    if isinstance(move.lead, DelayEnded):
+        assert pending_effect(now) is None, f"it waits again: {text}"
     assert (now.job is J.RUNNING) is (now.job_data.worker_id is not None), text
     assert now.job_data.retry_count <= now.job_data.max_retries, text
 

@@ -37,9 +37,17 @@ class IdleConnection(AgentConnection):
 
 async def test_a_caller_that_waits_for_one_turn_does_not_wait_for_the_next_turn() -> None:
     """An agent may be given its next turn in the step in which it finishes the turn before."""
-    registry: Any = SimpleNamespace(send=lambda *event, **how: None, children_of=lambda session_id: ())
+    registry: Any = SimpleNamespace(send=lambda *event, **how: None)
     profile = SimpleNamespace(reports=())
-    session: Any = SimpleNamespace(session_id="s", monitor=None, text="done", said="", cause=None, profile=profile)
+    answer = SimpleNamespace(text="done", said="")
+    session: Any = SimpleNamespace(
+        session_id="s",
+        monitor=None,
+        answer=answer,
+        cause=None,
+        profile=profile,
+        children={},
+    )
     connection = IdleConnection(registry, session, "s:a1", 1)
     connection.start_turn("s:t1", 1, "")
     woken: list[str] = []

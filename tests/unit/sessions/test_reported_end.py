@@ -13,7 +13,7 @@ import trio.testing
 from actors.timers import TimerService
 from actors.waiter import current_backend
 from supervisor.ports.input_limits import QUIET_S
-from supervisor.sessions.reported_end import ReportedEnd
+from supervisor.sessions.agent_io import ReportedEnd
 
 
 @asynccontextmanager

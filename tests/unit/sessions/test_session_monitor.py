@@ -36,9 +36,7 @@ def session_monitor(facts: list[tuple[str, dict[str, Any]]], scope: BudgetScope)
         system=SimpleNamespace(timers=SimpleNamespace(now=lambda: 0.0)),
         send=lambda *event, **how: None,
     )
-    session: Any = SimpleNamespace(
-        session_id="s", cause_seq=0, progressed=False, profile=SimpleNamespace(adapter="acp", one_shot=False)
-    )
+    session: Any = SimpleNamespace(session_id="s", cause_seq=0, profile=SimpleNamespace(adapter="acp", one_shot=False))
     settings = MonitorSettings(turn=Budget(tokens=100))
     return SessionMonitor(registry, session, Owner(), settings, scope, StallProfileName.DEFAULT)
 

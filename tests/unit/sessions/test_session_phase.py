@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.sessions.live_session import LiveSession, SessionPhase
@@ -14,11 +15,12 @@ from supervisor.sessions.live_session import LiveSession, SessionPhase
 
 def live_session(parent: LiveSession | None = None) -> LiveSession:
     """Return a session that has no agent, below *parent*."""
-    registry: Any = SimpleNamespace(on_idle=lambda session: None)
+    registry: Any = SimpleNamespace(journal_writer=None)
     transcript: Any = None
+    data = SessionData(id="s" if parent is None else f"{parent.session_id}/child", agent="a")
     session = LiveSession(
         registry,
-        session_id="s" if parent is None else f"{parent.session_id}/child",
+        data,
         parent=parent,
         profile=AgentProfile(name="a", adapter="command"),
         policy=AbortPolicy(),

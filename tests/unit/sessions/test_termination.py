@@ -14,9 +14,9 @@ from actors.timers import Timer, TimerService
 from actors.waiter import current_backend
 from supervisor.lifecycles.types import Exit, StageBudgets, TerminationStage, Verdict
 from supervisor.policies.abort_request import CALL_ASKED_S
-from supervisor.sessions.effect_executor import TurnTermination
 from supervisor.sessions.termination import Termination
 from supervisor.sessions.tool_calls import CallTermination, ToolCallTerminations
+from supervisor.sessions.turn import TurnTermination
 
 
 class Clock:

@@ -50,7 +50,7 @@ async def test_a_claim_that_ends_its_task_does_not_make_it_idle(phase: Phase) ->
     assert one.is_over
 
 
-@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.DELAYED, Phase.FOLLOWED, Phase.ATTEMPT])
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.FOLLOWED, Phase.ATTEMPT])
 async def test_a_task_may_be_begun_until_its_end_begins(phase: Phase) -> None:
     """Only a task that is being ended, or is settled, counts as over; in the other phases it may be begun."""
     one = execution()

@@ -82,8 +82,8 @@ async def test_each_session_works_on_a_branch_of_its_own(repository: Path) -> No
 
 
 async def test_a_new_worktree_has_not_changed_since_it_was_ready(repository: Path) -> None:
-    """What an agent changes at once can be told from the files of the new worktree, although the times of files are
-    those of the kernel's last tick."""
+    """Changes that an agent makes at once can be told from the files of the new worktree, although files have the time
+    of the kernel's last tick."""
     async with workspaces(repository) as spaces:
         place = await prepared(spaces, "fix", repository)
         ready_at = time.time()

@@ -1,0 +1,55 @@
+"""Parts of a supervisor that the entities of all its sessions use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.plans import Settings
+from supervisor.ports import Outcome, Workspace
+from supervisor.runtime.entity_registry import EntityRegistry
+from supervisor.sessions.approval_queue import ApprovalQueue
+from supervisor.sessions.connection import Connection
+from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.termination import SLACK_S, Background
+
+CLEANUP_S = 5.0
+"""Default of ``SessionServices.cleanup_s``, in seconds."""
+
+MakeConnection = Callable[[LiveSession, str, int, str], Connection]
+"""Function that makes the connection to a session's next agent: (session, agent id, incarnation, prompt)."""
+
+
+class SessionServices:
+    """Parts of one supervisor that its sessions and turns use when they perform their effects.
+
+    Args:
+        workspace: prepares the directories of sessions.
+        make_connection: makes the connection to an agent.
+        approvals: queue of permission requests for a human.
+        reply: called with (request id, outcome) when a request is complete.
+        settings: settings of the supervisor; replaced when they are loaded again.
+    """
+
+    def __init__(
+        self,
+        registry: EntityRegistry,
+        background: Background,
+        workspace: Workspace,
+        make_connection: MakeConnection,
+        approvals: ApprovalQueue,
+        reply: Callable[[str, Outcome], None],
+        settings: Settings,
+    ) -> None:
+        self.registry = registry
+        self.background = background
+        self.workspace = workspace
+        self.make_connection = make_connection
+        self.approvals = approvals
+        self.reply = reply
+        self.settings = settings
+        self.last_requests: frozenset[str] | None = None
+        """Ids of the requests that were in progress when a drain began; ``None`` before."""
+        self.cleanup_s = CLEANUP_S
+        """Time budget, in seconds, for the clean-up of a turn."""
+        self.slack_s = SLACK_S
+        """Seconds that a slow, loaded machine may add to the stages terminate and kill before a scope is abandoned."""

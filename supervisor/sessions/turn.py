@@ -1,0 +1,206 @@
+"""Entity of a turn: its permission requests, its calls, its verification and its clean-up.
+
+The agent of the turn is reached through the connection of the session. A turn whose session was given up by an earlier
+supervisor has no session: nothing is left that its effects could act on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from actors.machine import Effect
+from actors.timers import TimerService
+from supervisor.lifecycles.effects import AnswerPermission, AskPermission, CancelTool, CleanUp, Verify
+from supervisor.lifecycles.entity_types import TURN_KIND
+from supervisor.lifecycles.events import AgentReaped, OperatorStop, TaskCompleted, TaskFailed
+from supervisor.lifecycles.turn import Turn, TurnData
+from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
+from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.turn_outcome import aborted_verdict
+from supervisor.ports import Outcome
+from supervisor.runtime.entity import EntityActor
+from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.connection import Connection
+from supervisor.sessions.live_session import LiveSession, SessionPhase
+from supervisor.sessions.services import SessionServices
+from supervisor.sessions.termination import Termination
+
+
+class TurnTermination(Termination):
+    """Termination of one turn: the agent is requested to interrupt the turn, and killed if the turn has not ended after
+    ``grace_s`` seconds. While the kernel is ending a process of the turn's calls, the agent is not killed.
+
+    Args:
+        intent: verdict of the turn that is terminated, used if the agent reports no other end.
+        on_killed: called when the agent was killed, so that no caller goes on waiting for the end of the agent's turn.
+        is_exiting: returns whether the kernel is ending a process of a call.
+    """
+
+    __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_is_exiting", "_on_killed", "_turn_id")
+
+    stages = (TerminationStage.REQUEST, TerminationStage.EXITING, TerminationStage.KILL)
+
+    def __init__(
+        self,
+        timers: TimerService,
+        connection: Connection,
+        turn_id: str,
+        intent: Verdict,
+        abort_id: str | None,
+        grace_s: float,
+        on_killed: Callable[[], None],
+        is_exiting: Callable[[], bool] = lambda: False,
+    ) -> None:
+        super().__init__(timers)
+        self._connection, self._turn_id = connection, turn_id
+        self._intent, self._abort_id = intent, abort_id
+        self._grace_s, self._on_killed, self._is_exiting = grace_s, on_killed, is_exiting
+
+    def act(self, stage: TerminationStage) -> None:
+        if stage is TerminationStage.REQUEST:
+            self._connection.interrupt(self._turn_id, self._intent, self._abort_id)
+        elif stage is TerminationStage.KILL and self._connection.turn_id == self._turn_id:
+            self._connection.kill(self._intent)
+            self._on_killed()
+
+    def applies(self, stage: TerminationStage) -> bool:
+        return stage is not TerminationStage.EXITING or self._is_exiting()
+
+    def deadline(self, stage: TerminationStage) -> float | None:
+        match stage:
+            case TerminationStage.REQUEST:
+                return self.timers.now() + self._grace_s
+            case TerminationStage.EXITING:
+                return self.timers.now() + EXITING_S
+            case _:
+                return None
+
+
+class TurnEntity(EntityActor):
+    """Entity of one turn. *session* is the session of the turn; ``None`` if it is not alive any more."""
+
+    __slots__ = ("_registry", "_services", "_session")
+
+    data: TurnData
+
+    def __init__(
+        self, services: SessionServices, session: LiveSession | None, data: TurnData, *, state: Turn = Turn.IDLE
+    ) -> None:
+        super().__init__(TURN_KIND, data.id, data.session_id, state, data, services.registry.journal_writer)
+        self._services, self._registry, self._session = services, services.registry, session
+
+    def perform(self, effect: Effect, cause: Cause) -> None:
+        session = self._session
+        if session is None or session.phase is SessionPhase.RECORDED:
+            return
+        match effect:
+            case AskPermission():
+                self._services.approvals.open(session, self.id, effect, cause)
+            case AnswerPermission():
+                self._services.approvals.close(self.id, effect.number)
+                if session.connection is not None:
+                    session.connection.answer_permission(self.id, effect.request_id, effect.option)
+            case CancelTool():
+                self._cancel_tool(session, effect, cause)
+            case Verify():
+                self._verify(session, cause)
+            case CleanUp():
+                self._clean_up(session, cause)
+            case _:
+                super().perform(effect, cause)
+
+    # ------------------------------------------------------------------ calls
+    def _cancel_tool(self, session: LiveSession, effect: CancelTool, cause: Cause) -> None:
+        tool_id = f"{self.id}:c{effect.number}"
+        for child in list(session.children.values()):
+            if child.started_by == tool_id:
+                self._stop_started(session, child, effect, cause)
+        if session.connection is not None:
+            session.connection.abandon_call(effect.call_id, effect.reason)
+        self._registry.system.stop(tool_id, effect.abort_id or effect.reason)
+
+    def _stop_started(self, session: LiveSession, child: LiveSession, effect: CancelTool, cause: Cause) -> None:
+        """Stop a child session because the call that started the child was aborted, and complete that call, both as the
+        child's cancel mode says."""
+        if child.mode is not CancelMode.ABANDON:
+            stop = OperatorStop(
+                reason=f"the call {child.started_by} that started it was aborted",
+                abort_id=effect.abort_id,
+                abort_reason=AbortReason.PARENT_ABORTED,
+                transition_reason=TransitionReason.ABORTED,
+            )
+            child.request_stop(stop, cause=cause)
+        if child.mode is not CancelMode.WAIT_COMPLETED and session.connection is not None:
+            lives = "lives on" if child.mode is CancelMode.ABANDON else "was told to end"
+            session.connection.answer_delegation(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
+
+    # ------------------------------------------------------------------ end
+    def _verify(self, session: LiveSession, cause: Cause) -> None:
+        """Decide whether the turn has succeeded: its agent has reported a successful end, and no tool call may have
+        been opened since.
+
+        This method decides, without an await, whether an abort came in time. If the session is stopping by now, its
+        turn has failed. A later abort comes too late: ``TaskCompleted`` is in the turn's mailbox before the events of
+        the abort. A turn that must compact the context first is verified after the compaction.
+        """
+        if self.state is not Turn.VERIFYING:
+            return
+        if session.is_stopping and session.stop_request is not None:
+            verdict = aborted_verdict(session.stop_request.reason, session.stop_request.abort_reason)
+            because = cause._replace(seq=session.stopped_by_seq)
+            failed = TaskFailed(verdict=verdict, abort_id=session.stop_request.abort_id)
+            self._registry.send(self.id, failed, cause=because)
+        elif self.data.open:
+            verdict = Verdict(exit=Exit.ERROR, error="a tool call was opened after the turn had ended")
+            self._registry.send(self.id, TaskFailed(verdict=verdict), cause=cause)
+        else:
+            self._registry.send(self.id, TaskCompleted(), cause=cause)
+
+    def _clean_up(self, session: LiveSession, cause: Cause) -> None:
+        """Clean up after the turn. Most turns leave nothing behind; no task is started for such a turn."""
+        at_work = session.connection is not None and session.connection.turn_id == self.id
+        if at_work or self._registry.system.children(self.id):
+            session.start_in(self._services.background.actor_id, self._clean_up_later, session, cause)
+        else:
+            self._registry.send(self.id, AgentReaped(), cause=cause)
+
+    async def _clean_up_later(self, session: LiveSession, cause: Cause) -> None:
+        """Stop an agent that still works on the turn, then end the scopes of the turn's calls and report the
+        clean-up."""
+        await self._stop_agent(session)
+        system, cleanup_s = self._registry.system, self._services.cleanup_s
+        with system.timers.limit(cleanup_s) as budget:
+            for tool_id in system.children(self.id):
+                system.stop(tool_id, "its turn ended")
+            for tool_id in system.children(self.id):
+                await system.join(tool_id)
+        note = f"not clean after {cleanup_s:g} s" if budget.cancelled_caught else ""
+        reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
+        self._registry.send(self.id, reaped, cause=cause)
+
+    async def _stop_agent(self, session: LiveSession) -> None:
+        """Make the agent stop its work on the turn, which has failed while the agent was still working, for example at
+        its time-out."""
+        connection = session.connection
+        if connection is None or connection.turn_id != self.id:
+            return
+        intent = self.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
+        grace_s = session.data.limits.grace_s
+        with anyio.CancelScope() as scope:
+            termination = TurnTermination(
+                self._registry.system.timers,
+                connection,
+                self.id,
+                intent,
+                self.data.abort_id,
+                grace_s,
+                on_killed=scope.cancel,
+                is_exiting=lambda: any(owner.startswith(f"{self.id}:") for owner in session.exiting),
+            )
+            try:
+                termination.enter(TerminationStage.REQUEST)
+                await connection.wait_turn_over(self.id)
+            finally:
+                termination.finish()
