@@ -12,25 +12,30 @@ from supervisor.lifecycles import agent, job, session, task_run, turn, worker, w
 from supervisor.lifecycles.agent import AGENT
 from supervisor.lifecycles.events import AgentExited, FatalError, TaskFailed
 from supervisor.lifecycles.session import SESSION
-from supervisor.lifecycles.task import TASK, Failed
+from supervisor.lifecycles.task import TASK
 from supervisor.lifecycles.turn import TURN
 from supervisor.lifecycles.types import Exit, Kind, Verdict
 
 
 class Lifecycle(NamedTuple):
     """Entity type: its kind, its state machine, the test for events that come too late (``stale``), and the function
-    that makes the event which reports a failed task (``broken``).
+    that makes the event which reports a failed task of the entity's actor (``broken``; ``None`` if entities of this
+    type have no actor).
 
     The log of an entity ends with the event that finalizes the entity, or, with ``ends_at_terminal``, when the entity
-    enters a final state. ``has_actor``: each entity of the type has a mailbox and timers of its own.
+    enters a final state.
     """
 
     kind: Kind
     machine: Machine[Any, Any]
     stale: Callable[[Any, Event], bool]
-    broken: Callable[[str], Event]
+    broken: Callable[[str], Event] | None
     ends_at_terminal: bool = False
-    has_actor: bool = True
+
+    @property
+    def has_actor(self) -> bool:
+        """Whether each entity of the type has a mailbox and timers of its own, and so tasks that may fail."""
+        return self.broken is not None
 
 
 SESSION_KIND = Lifecycle(Kind.SESSION, SESSION, session.stale, lambda why: FatalError(message=why))
@@ -42,18 +47,9 @@ def _never(data: object, event: Event) -> bool:
     return False
 
 
-TASK_KIND = Lifecycle(Kind.TASK, TASK, _never, lambda why: Failed(reason=why), ends_at_terminal=True, has_actor=False)
-RUN_KIND = Lifecycle(
-    Kind.RUN,
-    task_run.RUN,
-    _never,
-    lambda why: task_run.ExecutionFailed(error=why, charged=False),
-    ends_at_terminal=True,
-    has_actor=False,
-)
-JOB_KIND = Lifecycle(
-    Kind.JOB, job.JOB, _never, lambda why: job.WorkerLost(error=why), ends_at_terminal=True, has_actor=False
-)
+TASK_KIND = Lifecycle(Kind.TASK, TASK, _never, None, ends_at_terminal=True)
+RUN_KIND = Lifecycle(Kind.RUN, task_run.RUN, _never, None, ends_at_terminal=True)
+JOB_KIND = Lifecycle(Kind.JOB, job.JOB, _never, None, ends_at_terminal=True)
 WORKSTREAM_KIND = Lifecycle(
     Kind.WORKSTREAM,
     workstream.WORKSTREAM,

@@ -272,6 +272,7 @@ class EntityActor(Entity):
                 return None
             if message.error is not self._journal_writer.error:  # a lost journal is logged once
                 _log.error("a task failed", entity=self.id, task=message.name, exc_info=message.error)
+            assert self.lifecycle.broken is not None, "an entity of this type has no actor"
             message = self.lifecycle.broken(f"{message.name}: {message.error!r}")
         envelope = ctx.envelope
         cause, reply = (envelope.cause, envelope.reply) if envelope is not None else (None, None)
