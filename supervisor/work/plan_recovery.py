@@ -33,14 +33,14 @@ from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
 from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import BEGINNING, AbortReason, Kind, TransitionReason
+from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
 from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError, Outcome
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.journal_state import own_abort_of
+from supervisor.sessions.journal_state import own_abort_of, records_of
 from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_failed
@@ -202,21 +202,17 @@ class PlanRecovery:
 
     async def _recorded_reason(self, task_id: str) -> str:
         """Return the reason in the last record of the task."""
-        reason, after = "", BEGINNING
-        while page := await self._sup.journal.events(entity_id=task_id, after_seq=after):
-            after, reason = page[-1].seq, page[-1].reason
-        return reason
+        records = await records_of(self._sup.journal, task_id)
+        return records[-1].reason if records else ""
 
     async def _dead_letter(self, task_id: str) -> str | None:
         """Return the error with which the present failure of a failed task was settled; ``None`` if it was not."""
-        error, after = None, BEGINNING
-        while page := await self._sup.journal.events(entity_id=task_id, after_seq=after):
-            after = page[-1].seq
-            for one in page:
-                if one.event == DEAD_LETTERED:
-                    error = one.reason
-                elif one.outcome == "transition":
-                    error = None
+        error = None
+        for one in await records_of(self._sup.journal, task_id):
+            if one.event == DEAD_LETTERED:
+                error = one.reason
+            elif one.outcome == "transition":
+                error = None
         return error
 
     async def go_on(self) -> list[TaskExecution]:
