@@ -175,13 +175,13 @@ class SessionEntity(LiveSession):
         super().start_timer(ctx, effect, epoch, cause)
 
     # ------------------------------------------------------------------ tries
-    def _is_too_late(self, asked: Request | None) -> bool:
-        """Return whether a turn for the request *asked* must not begin, since the supervisor drains. The turn of a
+    def _is_too_late(self, request: Request | None) -> bool:
+        """Return whether a turn for *request* must not begin, since the supervisor drains. The turn of a
         parent waits for the turns of its children, a plan decides about its own prompts, and a message (without a
         prompt) may begin a turn."""
-        if self._services.last_requests is None or asked is None or not asked.prompt or asked.once:
+        if self._services.last_requests is None or request is None or not request.prompt or request.once:
             return False
-        return self.parent is None and asked.id not in self._services.last_requests
+        return self.parent is None and request.id not in self._services.last_requests
 
     def check_retry(self, cause: Cause) -> None:
         """Let a failed session try again, unless the session fails too often, the supervisor drains, or the plan of its
@@ -223,17 +223,17 @@ class SessionEntity(LiveSession):
 
     # ------------------------------------------------------------------ from the turn to its agent
     def _open_turn(self, effect: OpenTurn, cause: Cause) -> None:
-        turn_id, asked, limits = effect.turn_id, self.data.current, self.data.limits
-        if self._is_too_late(asked):
+        turn_id, request, limits = effect.turn_id, self.data.current, self.data.limits
+        if self._is_too_late(request):
             stop = OperatorStop(reason="no turn begins while draining", abort_reason="shutdown_signal")
             self.request_stop(stop, cause=cause)
             return
-        timeout_s = limits.turn_timeout_s if asked is None or asked.timeout_s is None else asked.timeout_s
+        timeout_s = limits.turn_timeout_s if request is None or request.timeout_s is None else request.timeout_s
         data = TurnData(
             id=turn_id,
             session_id=self.id,
             timeout_s=timeout_s,
-            hard_cap_s=None if asked is None else asked.hard_cap_s,
+            hard_cap_s=None if request is None else request.hard_cap_s,
             due_s=effect.due_s,
             most_s=effect.most_s,
         )
@@ -243,9 +243,9 @@ class SessionEntity(LiveSession):
         self.registry.send(turn_id, TaskClaimed(request_id=effect.request_id), cause=cause)
 
     def _prepare(self, cause: Cause) -> None:
-        asked = self.data.current
+        request = self.data.current
         # Over a turn that answered a message, the steps against silence and loops count on.
-        if self.monitor is not None and not (asked is not None and asked.goes_on):
+        if self.monitor is not None and not (request is not None and request.goes_on):
             self.monitor.start_request()
         self.start_in(self.id, self._prepare_directory, cause)
 

@@ -121,9 +121,12 @@ async def _ask(sup: SupervisorCore, session_id: str, review: ReviewConfig, promp
     parent = sup.registry.sessions.get(session_id)
     if parent is None:
         raise NoSuchEntity(session_id)
-    begun_by = cause._replace(actor=REVIEW)
     session = await sup.start_session(
-        "review", agent=review.agent, parent=session_id, directory=parent.profile.directory, cause=begun_by
+        "review",
+        agent=review.agent,
+        parent=session_id,
+        directory=parent.profile.directory,
+        cause=cause._replace(actor=REVIEW),
     )
     try:
         outcome = await sup.outcome_of(session.id, prompt, cause, limit=TimeLimit(review.timeout_s))

@@ -85,9 +85,8 @@ class TaskScheduler:
 
     async def watch_stop(self) -> None:
         """When the supervisor stops, cancel the tasks that wait for a worker, a person or the end of a delay: they must
-        not delay the stop.
-        The tasks of a long queue are cancelled concurrently; through a few slots this would take as long as there are
-        tasks."""
+        not delay the stop. The tasks of a long queue are cancelled concurrently; through a few slots this would take as
+        long as there are tasks."""
         await self._sup.stopping.wait()
         self.plan_run.wake()
         executions = [execution for execution in self.plan_run.executions.values() if execution.result is None]
