@@ -99,6 +99,8 @@ class Workspace(Protocol):
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         """Merge a session's work into the target: *commit* and nothing later, or everything if *commit* is ``""``.
 
+        If the caller is cancelled, either nothing is merged, or the call returns all the same.
+
         Raises:
             OSError: the outcome is unknown; the message gives the reason.
         """

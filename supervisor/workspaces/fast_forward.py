@@ -164,7 +164,8 @@ class FastForward:
         if not holders:
             if await self._is_rebased(target):
                 return Merge(outcome="refused", why="a rebase of it is under way, which could not be ended then")
-            moved = await self._git.run(self._git.repository, "update-ref", f"refs/heads/{target}", commit, head)
+            update = ("update-ref", f"refs/heads/{target}", commit, head)
+            moved = await to_the_end(partial(self._git.run, self._git.repository, *update))
             return Merge(outcome="merged", commit=commit) if moved.ok else None
         if len(holders) > 1:
             words = f"{target} is checked out in {some_of(holders)}, and only one of them could be moved on with it"

@@ -196,7 +196,8 @@ class GitWorkspaces:
                     except OSError as error:
                         _log.error("a step in the repository is left half done", step=step, why=str(error))
                 raise
-            await anyio.to_thread.run_sync(self._steps.end)
+            with anyio.CancelScope(shield=True):  # the caller learns of what has been done
+                await anyio.to_thread.run_sync(self._steps.end)
 
     async def _recover(self) -> None:
         """Finish or undo the step that was begun and not ended, if there is one. Idempotent.
@@ -425,7 +426,8 @@ class GitWorkspaces:
                 held = await self._forward.hold(target) if tries >= UNLOCKED_TRIES else None
                 merge = await self._merge_once(target, work, message, held)
                 if held is not None:
-                    await self._forward.release(held)
+                    with anyio.CancelScope(shield=True):
+                        await self._forward.release(held)
                 if merge is not None:
                     return msgspec.structs.replace(merge, target=target)
             return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import msgspec
@@ -16,7 +17,7 @@ import pytest
 from supervisor.ports import Merge, Released, WorkspaceSpec
 from supervisor.processes.host import ShimHost
 from supervisor.workspaces.git import GitWorkspaces
-from supervisor.workspaces.git_command import WorkspaceError
+from supervisor.workspaces.git_command import Git, WorkspaceError
 from supervisor.workspaces.worktree_files import branch_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
@@ -260,6 +261,37 @@ async def test_sessions_that_end_together_are_all_merged(repository: Path) -> No
             group.start_soon(work, spaces, name)
     assert [merge.outcome for merge in merges] == ["merged"] * len(names)
     assert all((repository / f"{name}.txt").exists() for name in names)
+
+
+@pytest.mark.parametrize("target", ["main", "release"])
+async def test_a_merge_that_is_cancelled_has_happened_or_has_not(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, target: str
+) -> None:
+    """A merge that is cancelled while git works, into a target that is checked out or is not, either returns that it
+    has merged, or has left the target and the checkout as they were."""
+    git(repository, "branch", "release")
+    run, cancelled_at, scope = Git.run_bounded, "", anyio.CancelScope()
+
+    async def run_and_cancel(self: Git, where: str, *words: str, **given: Any) -> Any:
+        if words[0] == cancelled_at:
+            scope.cancel()
+        return await run(self, where, *words, **given)
+
+    monkeypatch.setattr(Git, "run_bounded", run_and_cancel)
+    is_merged = dict[str, bool]()
+    async with workspaces(repository, target) as spaces:
+        place = await prepared(spaces, "fix", repository)
+        for command in ("merge-tree", "commit-tree", "read-tree", "update-ref", "none"):
+            (place / command).write_text("1")
+            commit = await spaces.commit("fix", "work")
+            cancelled_at, scope, outcome = command, anyio.CancelScope(), ""
+            with scope:
+                outcome = (await spaces.merge("fix", "merge", commit)).outcome
+            cancelled_at = ""
+            assert (outcome == "merged") is (command in git(repository, "ls-tree", "--name-only", target).split())
+            assert git(repository, "status", "--porcelain") == ""
+            is_merged[command] = outcome == "merged"
+    assert list(is_merged.values()) == [False, False, True, True, True]
 
 
 async def test_what_is_committed_elsewhere_than_on_the_branch_is_kept(repository: Path) -> None:
