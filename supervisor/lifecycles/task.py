@@ -88,6 +88,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     in the plan, by which another supervisor recognises the task. ``part_of`` names the task that was split into it and
     others; ``parts`` is the definition of the subtasks that it was split into while it ran, as plain data, since no
     plan file has it. ``judged`` is the commit that was tested and reviewed: that commit is merged, and nothing later.
+    ``approved_by`` is the person who approved the result, which is to be merged then.
     ``unmerged``: the task was closed while not all of its work was merged, because no supervisor ran the plan any more,
     or, if ``rest`` names a branch, because something was written after the work was judged, which is only on that
     branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened the task again.
@@ -116,6 +117,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     part_of: str = ""
     parts: tuple[dict[str, Any], ...] = ()
     judged: str = ""
+    approved_by: str = ""
     unmerged: bool = False
     rest: str = ""
     delay_s: float = 0.0
@@ -316,6 +318,13 @@ class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
     spelled = "approval_requested"
 
 
+class ApprovalGiven(TaskEvent, frozen=True, kw_only=True):
+    """Event: the person *by* approved the result, which is merged next; refused if somebody has approved it before."""
+
+    spelled = "approval_given"
+    by: str
+
+
 class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
     """Event: the person *by* approved the result, which has been merged, except for the *rest*, as for
     :class:`Closed`."""
@@ -331,7 +340,8 @@ class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
 
 
 class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):
-    """Event: the person *by* denied the result; *findings* is the text for the next claim."""
+    """Event: the person *by* denied the result, or approved what could not be merged; *findings* is the text for the
+    next claim."""
 
     spelled = "approval_denied"
     by: str
@@ -349,12 +359,16 @@ def approval_needed(data: TaskData, event: Event) -> bool:
     return data.needs_approval
 
 
+def unapproved(data: TaskData, event: Event) -> bool:
+    return not data.approved_by
+
+
 def hold(data: TaskData, event: Claimed) -> Out:
     return replace(data, claimed_by=event.by, claims=data.claims + 1, judged="", delay_s=0.0), ()
 
 
 def release(data: TaskData, event: Event) -> Out:
-    return replace(data, claimed_by="", waiting_for=()), ()
+    return replace(data, claimed_by="", waiting_for=(), approved_by=""), ()
 
 
 def keep_holder(data: TaskData, event: Unblocked) -> Out:
@@ -371,6 +385,10 @@ def forget_retries(data: TaskData, event: Event) -> Out:
 
 def keep_result(data: TaskData, event: Completed) -> Out:
     return replace(data, summary=event.summary, judged=event.judged), ()
+
+
+def keep_approval(data: TaskData, event: ApprovalGiven) -> Out:
+    return replace(data, approved_by=event.by), ()
 
 
 def keep_summary(data: TaskData, event: Recovered) -> Out:
@@ -419,6 +437,7 @@ def wait_for_nothing(data: TaskData, event: Event) -> Out:
     return replace(data, waiting_for=()), ()
 
 
+IN_MERGE = "an end on purpose counts while the work is merged (rule 51); the specification only closes or rejects it"
 RESET = "a person's reset starts afresh; the specification resets the run and has no way back for its task"
 APPROVAL = (
     "approval gate: the specification sets this state past its table; here it is entered and left through the machine"
@@ -518,9 +537,18 @@ TASK: Machine[Task, TaskData] = Machine(
             do=[keep_failure, keep_findings],
             trigger="Janitor verification rejected the result",
         ),
+        rule(Cancelled, T.DONE, T.CANCELLED, do=[keep_end], extension=IN_MERGE),
         rule(Reopened, T.FAILED, T.OPEN, do=[forget_retries, release], extension=RESET),
         rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
+        rule(
+            ApprovalGiven,
+            T.PENDING_APPROVAL,
+            T.PENDING_APPROVAL,
+            when=unapproved,
+            do=[keep_approval],
+            extension=APPROVAL,
+        ),
         rule(ApprovalGranted, T.PENDING_APPROVAL, T.CLOSED, do=[keep_unmerged], extension=APPROVAL),
         rule(ApprovalDenied, T.PENDING_APPROVAL, T.FAILED, do=[keep_failure, keep_findings], extension=APPROVAL),
         rule(Cancelled, T.PENDING_APPROVAL, T.CANCELLED, do=[keep_end], extension=APPROVAL),

@@ -26,8 +26,8 @@ crash leaves all of them or none. An event without rows leads alone.
   while a checkpoint was saved is judged as it is then. Each question is asked once.
 * A *decision* (``Decision``) is a leading event of no table: an end, a retry or a loss that means another event in
   each state. Only its rows are recorded.
-* A delay is no event: ``pending_effect`` finds it in the states. ``DelayEnded`` leads what follows a delay, and always
-  leads to a state without that delay.
+* A delay and a merge are no events: ``pending_effect`` finds them in the states. ``DelayEnded`` leads what follows a
+  delay, ``Merged`` or ``MergeRefused`` what follows a merge: they always lead to a state without that effect.
 * A leading event that its table refuses ends the list: the entity refuses and records it, and nothing moves.
 
 The order of the rows is the order of the records. It differs between decisions (a cancellation begins with the task, a
@@ -162,6 +162,20 @@ class WorkersLost(Decision, frozen=True, kw_only=True):
 
 class RetriesEnded(Decision, frozen=True, kw_only=True):
     """Decision: the probe that a task waits for will not be made; the task fails."""
+
+    reason: str
+
+
+class Merged(Decision, frozen=True, kw_only=True):
+    """Decision: the work of the task is merged. *rest* is the branch with changes that were written after the work was
+    judged."""
+
+    reason: str
+    rest: str = ""
+
+
+class MergeRefused(Decision, frozen=True, kw_only=True):
+    """Decision: the work of the task cannot be merged."""
 
     reason: str
 
@@ -390,6 +404,20 @@ def reject_task(now: Situation) -> Event:
     return task.VerificationRejected(reason=now.reason, findings=now.given.findings)
 
 
+def deny_task(now: Situation) -> Event:
+    data = now.states.task_data
+    return task.ApprovalDenied(by=data.approved_by, reason=f"approved, but {now.reason}", findings=now.given.findings)
+
+
+def close_task(now: Situation) -> Event:
+    return task.Closed(reason=now.reason, unmerged=bool(now.lead.rest), rest=now.lead.rest)
+
+
+def grant_task(now: Situation) -> Event:
+    by, rest = now.states.task_data.approved_by, now.lead.rest
+    return task.ApprovalGranted(by=by, reason=now.reason, unmerged=bool(rest), rest=rest)
+
+
 def orphan_task(now: Situation) -> Event:
     return task.Orphaned(reason=now.given.orphaned_by or now.reason)
 
@@ -410,6 +438,12 @@ def reject_plan(now: Situation) -> Event:
 
 
 END_TASK: Final = (Row(cancel_task, task=CANCELLABLE), Row(reject_plan, task=[T.PLANNED]))
+ASK_APPROVAL: Final = Row(
+    task.ApprovalRequested(reason="the plan wants it approved"),
+    task=[T.DONE],
+    when=lambda now: now.states.task_data.needs_approval,
+)
+"""A task that stays DONE is to be merged (``pending_effect``)."""
 SUBTASKS_COMPLETED: Final = Row(task.SubtasksCompleted(reason="its subtasks are closed"), task=[T.WAITING_FOR_SUBTASKS])
 CLOSE_VERIFIED: Final = Row(
     task.Closed(reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True),
@@ -461,6 +495,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             Row(job.ValidationPassed()),
             Row(lambda now: task.Completed(reason="the turn was verified", judged=now.lead.judged), task=UNSPLIT),
             SUBTASKS_COMPLETED,
+            ASK_APPROVAL,
         ),
         task_run.TestsFailed: (
             LEAD,
@@ -471,6 +506,9 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             SUBTASKS_COMPLETED,
             Row(reject_task, task=[T.DONE]),
         ),
+        # ------------------------------------------------------------------------------------ it is merged
+        Merged: (Row(close_task, task=[T.DONE]), Row(grant_task, task=[T.PENDING_APPROVAL])),
+        MergeRefused: (Row(reject_task, task=[T.DONE]), Row(deny_task, task=[T.PENDING_APPROVAL])),
         # ------------------------------------------------------------------------------------- it fails
         task_run.ExecutionFailed: (LEAD, *ATTEMPT_FAILED),
         task_run.ExecutionTimedOut: (  # without a retry left, TIMEOUT leads to FAILED first
@@ -540,6 +578,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             Row(job.ValidationPassed(), job=[J.VALIDATING]),
             Row(cancel_job, job=WAITING_JOB),  # its worker was lost under an earlier supervisor
             LEAD,
+            ASK_APPROVAL,
         ),
         task.RecoveryFailed: (Row(orphan_task), LEAD, *END_RUN, END_JOB),
         # -------------------------------------------------------------------------- it is ended on purpose
@@ -555,8 +594,8 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             ),
             Row(orphan_task, task=[T.IN_PROGRESS]),
             Row(lambda now: task.RecoveryFailed(reason=now.reason), task=[T.ORPHANED]),
-            *END_TASK,
             CLOSE_VERIFIED,
+            *END_TASK,
         ),
     }
 )
@@ -621,17 +660,28 @@ class Delay(Effect, frozen=True, kw_only=True):
     since: Kind
 
 
+class Merge(Effect, frozen=True, kw_only=True):
+    """Effect: merge the commit *judged* of a task, whose result the person *by* has approved, if the plan wants that.
+    ``Merged`` or ``MergeRefused`` follows."""
+
+    judged: str
+    by: str = ""
+
+
 BEGUN: Final = (T.OPEN, T.CLAIMED, T.IN_PROGRESS, T.WAITING_FOR_SUBTASKS)
 
 
-def pending_effect(states: TaskStates) -> Delay | None:
+def pending_effect(states: TaskStates) -> Delay | Merge | None:
     """Return the effect that must be performed while a task is in these states: the delay before its next probe,
-    attempt or claim; ``None`` if there is none. A task that is blocked, or that somebody carries out, waits for no
-    delay.
+    attempt or claim, or the merge of its work; ``None`` if there is none. A task that is blocked, or that somebody
+    carries out, waits for no delay.
 
     The states alone decide, not the way that led to them. So the effect is the same after a takeover, and is neither
     lost nor doubled.
     """
+    data = states.task_data
+    if states.task is T.DONE or (states.task is T.PENDING_APPROVAL and data.approved_by):
+        return Merge(judged=data.judged, by=data.approved_by)
     if states.task not in BEGUN:
         return None
     match states.run, states.job:
@@ -641,8 +691,8 @@ def pending_effect(states: TaskStates) -> Delay | None:
             return Delay(delay_s=states.run_data.delay_s, since=Kind.RUN)
         case _, J.RETRYING:  # its worker was lost, and no attempt was under way
             return Delay(delay_s=0.0, since=Kind.RUN)
-        case R.PENDING, J.PENDING if states.task is T.OPEN and states.task_data.delay_s:
-            return Delay(delay_s=states.task_data.delay_s, since=Kind.TASK)
+        case R.PENDING, J.PENDING if states.task is T.OPEN and data.delay_s:
+            return Delay(delay_s=data.delay_s, since=Kind.TASK)
     return None
 
 

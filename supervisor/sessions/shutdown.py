@@ -25,6 +25,9 @@ from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.services import SessionServices
 from supervisor.sessions.termination import SLACK_S
 
+STOPPED_AT_ONCE = "stopped at once"
+"""Reason of every end that a stop at once leads to."""
+
 LAST_RECORDS_S = 10.0
 """Seconds that the end of a supervisor waits for the disk, after everything else has ended."""
 
@@ -106,7 +109,7 @@ class Shutdown:
         self.begun.set()
         if now or self._drains:
             self.now.set()
-            self.stop_all("stopped at once", actor, now=True)
+            self.stop_all(STOPPED_AT_ONCE, actor, now=True)
             self._background.context.start_task(self.wait_all_recorded, name="last records")
         else:
             self._drains = True

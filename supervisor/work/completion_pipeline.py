@@ -6,13 +6,15 @@ Every end of a task is reached through this module. Work that an agent states to
 
     complete    run VALIDATING, job VALIDATING
     check       commit the work; run the acceptance tests on that commit; have it reviewed
-                    passed: run COMPLETED, job COMPLETED, task DONE
+                    passed: run COMPLETED, job COMPLETED, task DONE, and PENDING_APPROVAL if a person must approve
                     failed: run CIRCUIT_OPEN, job FAILED, task FAILED
-    deliver     if the plan says so, ask a person: task PENDING_APPROVAL, then ``approve`` or ``deny``
     merge       merge exactly the commit that was checked; if the merge is refused: task FAILED
     close       end the session, then task CLOSED; delete the checkpoint; clear the workspace
 
-Each line that names several states is one append of the journal (``PlanRun.advance``).
+Each line that names several states is one append of the journal (``PlanRun.advance``). ``merge`` is an effect: the
+entity of the task begins it when the task is DONE, or when its approval is on record, also after a takeover
+(``task_cascade.pending_effect``). No lock is held meanwhile, so that an end on purpose can stop it: at the next safe
+point the work is merged, and the task is closed, or it is not merged, and the task is cancelled.
 
 The commit comes first, since exactly that commit is tested, reviewed and merged: changes written afterwards stay on the
 branch, and the result lists them as ``unmerged``. The session is ended before the task is closed: a late message might
@@ -21,13 +23,13 @@ open another turn.
 A task that was rejected or failed is claimed again if the next claim has something new, within its own retries and the
 retry budget (``_fail_for_now``), or is settled as failed. A task that is cancelled is in phase ENDING while the
 cancellation is recorded: the first end counts. The caller of a step holds the task's lock, or is the task's attempt
-runner. ``cancel`` and ``skip`` may be called without the lock: phase ENDING prevents a second end. ``merge_late`` needs
-no lock: no other part of the run works on its task.
+runner. ``cancel`` and ``skip`` may be called without the lock: phase ENDING prevents a second end; a merge that is
+under way is over before that (``TaskScheduler.cancel``). ``merge_late`` needs no lock: no other part of the run works
+on its task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -41,6 +43,8 @@ from supervisor.lifecycles.task_cascade import (
     USUAL,
     Circumstances,
     Ended,
+    Merged,
+    MergeRefused,
     OwnPartEnded,
     PlanGivenUp,
     RetriesEnded,
@@ -60,7 +64,7 @@ from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
-from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
+from supervisor.work.task_execution import ActiveMerge, CancelReason, Phase, TaskExecution
 
 _log = get_logger()
 
@@ -99,7 +103,7 @@ class CompletionPipeline:
             try:
                 execution.judged = await self._sup.verification.commit(session_id, _message(execution))
             except OSError as error:  # a full disk says nothing about the work: there are no findings for a new claim
-                await self._fail_checks(execution, f"not committed: {error}")
+                await self.fail(execution, task_run.TestsFailed(error=f"not committed: {error}"))
                 return
             rejection = await self._sup.verification.check(session_id, self._acceptance(execution))
             review = self._plan_run.plan.review_of(execution.task)
@@ -119,7 +123,8 @@ class CompletionPipeline:
             )
             return
         if reason:
-            await self._fail_checks(execution, reason, rules, findings)
+            given = Circumstances(rules=rules, findings=findings)
+            await self.fail(execution, task_run.TestsFailed(error=reason), given)
         elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
             await self._pass_checks(execution)
 
@@ -132,17 +137,10 @@ class CompletionPipeline:
         return make_findings(summary, details, self._sup.journal_writer.redactor.text)
 
     async def _pass_checks(self, execution: TaskExecution) -> None:
-        """Record that run and job have passed their checks and that the task is done; then deliver the work."""
+        """Record that run and job have passed their checks and that the task is done: it is merged, or waits to be
+        approved."""
         await self._plan_run.advance(execution, task_run.TestsPassed(judged=execution.judged))
-        await self.deliver(execution)
-
-    async def _fail_checks(
-        self, execution: TaskExecution, error: str, rules: Sequence[str] = (), findings: str = ""
-    ) -> None:
-        """Record that run, job and task have failed by these *rules*; then try the task again or settle it."""
-        given = Circumstances(rules=tuple(rules), findings=findings)
-        await self._plan_run.advance(execution, task_run.TestsFailed(error=error), given=given)
-        await self._fail_for_now(execution, error)
+        await self.leave_to_person(execution)
 
     # ------------------------------------------------------------------ split
     async def integrate(self, execution: TaskExecution) -> None:
@@ -155,7 +153,8 @@ class CompletionPipeline:
             await self._pass_checks(execution)
             return
         why = f"not accepted: {rejection.problem}"
-        await self._fail_checks(execution, why, [rejection.problem], self._findings(why, rejection.output))
+        given = Circumstances(rules=(rejection.problem,), findings=self._findings(why, rejection.output))
+        await self.fail(execution, task_run.TestsFailed(error=why), given)
 
     async def leave_to_subtasks(self, execution: TaskExecution) -> None:
         """Release the worker of a task that was split: the rest of the work is done in the subtasks."""
@@ -164,32 +163,40 @@ class CompletionPipeline:
             await self._plan_run.give_back(execution)
 
     # ------------------------------------------------------------------ approved, merged, closed
-    async def deliver(self, execution: TaskExecution) -> None:
-        """Merge the work of a task that is done, or request the approval of a person first, if the plan says so."""
-        if execution.data.needs_approval:
-            await self._plan_run.advance(execution, task.ApprovalRequested(reason="the plan wants it approved"))
-            await self._end_session(execution)
-            await self._sup.verification.accept(workspace_of(self._sup, execution))
-            await self._plan_run.give_back(execution)
-            if self._sup.stopping.is_set():
-                await self.cancel(execution, CancelReason(STOPPING))
-                return
-            _log.warning("a task waits for approval", task=execution.name)
+    async def leave_to_person(self, execution: TaskExecution) -> None:
+        """Release session and worker of a task if its result waits for the approval of a person."""
+        if execution.state is not Task.PENDING_APPROVAL:
             return
-        await self.merge(execution)
+        await self._end_session(execution)
+        await self._sup.verification.accept(workspace_of(self._sup, execution))
+        await self._plan_run.give_back(execution)
+        if self._sup.stopping.is_set():
+            await self.cancel(execution, CancelReason(STOPPING))
+            return
+        _log.warning("a task waits for approval", task=execution.name)
 
-    async def merge(self, execution: TaskExecution) -> None:
-        """Merge the work, end the session, and close the task."""
-        merge = await self._merged(execution, execution.data.judged)
+    async def merge(self, execution: TaskExecution, merging: ActiveMerge) -> None:
+        """Perform the effect ``Merge``: merge the work, and close the task, or fail it. If *merging* is stopped before
+        the work is merged, record nothing: whoever stops it ends the task."""
+        try:
+            with merging.scope:
+                merge = await self._merged(execution, execution.data.judged)
+            if not merging.scope.cancelled_caught:
+                with anyio.CancelScope(shield=True):  # what is merged is closed, even if the plan is given up
+                    async with self._plan_run.moving(execution):
+                        await self._record_merge(execution, merge)
+        finally:
+            execution.merging = None
+            merging.over.set()
+
+    async def _record_merge(self, execution: TaskExecution, merge: str) -> None:
         if merge.startswith("not merged"):
-            rejected = task.VerificationRejected(reason=merge, findings=self._findings(merge))
-            await self._plan_run.advance(execution, rejected)
-            await self._fail_for_now(execution, merge)
+            await self.fail(execution, MergeRefused(reason=merge), Circumstances(findings=self._findings(merge)))
             return
         authorization.count_success(self._plan_run, execution)
         await self._end_session(execution)  # else a late message might open another turn of it
         reason, rest = await self._with_rest(execution, merge), execution.rest
-        await self._plan_run.advance(execution, task.Closed(reason=reason, unmerged=bool(rest), rest=rest))
+        await self._plan_run.advance(execution, Merged(reason=reason, rest=rest))
         await self._end_completed(execution)
 
     async def merge_late(self, execution: TaskExecution) -> tuple[bool, str]:
@@ -211,22 +218,6 @@ class CompletionPipeline:
         fact, told = MERGED if is_merged else MERGE_REFUSED, {"task": execution.id, "session": execution.session_id}
         self._sup.registry.record_fact(workstream.id, fact, execution.cause, told, reason=merge)
         return is_merged, merge
-
-    async def approve(self, execution: TaskExecution, by: str) -> None:
-        """Merge and close a task that a person approved: both or neither, even if the caller is cancelled."""
-        with anyio.CancelScope(shield=True):
-            merge = await self._merged(execution, execution.data.judged)
-            if merge.startswith("not merged"):
-                why, findings = f"approved, but {merge}", self._findings(merge)
-                await self._plan_run.advance(execution, task.ApprovalDenied(by=by, reason=why, findings=findings))
-                await self._fail_for_now(execution, merge)
-                return
-            authorization.count_success(self._plan_run, execution)
-            await self._end_session(execution)  # it lives if the supervisor died before it ended it
-            reason, rest = await self._with_rest(execution, merge), execution.rest
-            granted = task.ApprovalGranted(by=by, reason=reason, unmerged=bool(rest), rest=rest)
-            await self._plan_run.advance(execution, granted)
-            await self._end_completed(execution)
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
         """Record that a person rejected the result of a task; then try the task again or settle it."""

@@ -6,19 +6,19 @@ must follow a record waits:
 
 * a worker is shut down after the last records of its jobs are made;
 * changes that a task made in the directory itself are rolled back after its cancellation is durable: else the next
-  supervisor would go on with the attempt, on files that are not there any more;
-* a task that is being merged after a person approved it is closed as well: both or neither.
+  supervisor would go on with the attempt, on files that are not there any more.
+
+A merge has ended before: the work is merged and the task closed, or it is not merged (``CompletionPipeline.merge``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 
 import anyio
 
 from actors.one_shot_event import OneShotEvent
-from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.ports import JournalError
@@ -46,20 +46,18 @@ class PlanCancellation:
 
     @property
     def limit_s(self) -> float:
-        """Seconds that ``run`` may take: for the last records, for merges under way, and for the end of agents whose
-        files are rolled back afterwards."""
-        merging_s = LAST_RECORDS_S if self._approving() else 0.0
+        """Seconds that ``run`` may take: for the last records, and for the end of agents whose files are rolled back
+        afterwards."""
         executions = self._plan_run.executions.values()
         begun = [one.session_id for one in executions if one.task.rollback and not one.is_rolled_back]
         sessions = (self._sup.registry.sessions.get(session_id) for session_id in begun)
         ends_s = max((session.policy.ladder.total_s for session in sessions if session is not None), default=0.0)
-        return merging_s + ends_s + LAST_RECORDS_S
+        return ends_s + LAST_RECORDS_S
 
     async def run(self) -> None:
         """Cancel everything in the plan run that is not settled."""
         plan_run = self._plan_run
-        approving = self._approving()
-        unsettled = [execution for execution in self._unsettled() if execution not in approving]
+        unsettled = [one for one in plan_run.executions.values() if one.result is None and one.is_opened]
         self.untouched = self._recovery.untouched(plan_run.executions.values())
         holders = [one.data.claimed_by for one in self.untouched if one.kind is Kind.TASK]  # a task that ends has none
         record_end_of_work(self._sup.registry, self.untouched)
@@ -69,30 +67,12 @@ class PlanCancellation:
             group.start_soon(self._stop_workers, [self._end_of(job_id) for job_id in jobs])
             for execution in unsettled:
                 group.start_soon(self._end_execution, execution)
-            group.start_soon(self._end_workstream, approving)
+            group.start_soon(plan_run.workstream.cancel, GIVEN_UP)
             for session_id in holders:
                 group.start_soon(self._end_session, session_id)
             group.start_soon(self._end_unclaimed)
         if plan_run.workstream.state in (Workstream.COMPLETED, Workstream.FAILED):
             await export_workstream(plan_run)
-
-    def _unsettled(self) -> list[TaskExecution]:
-        return [one for one in self._plan_run.executions.values() if one.result is None and one.is_opened]
-
-    def _approving(self) -> list[TaskExecution]:
-        """Return the tasks whose approval or denial by a person is being carried out now."""
-        return [one for one in self._unsettled() if one.state is Task.PENDING_APPROVAL and one.lock.locked()]
-
-    async def _end_workstream(self, approving: Sequence[TaskExecution]) -> None:
-        """Cancel the workstream, after the tasks that are being merged are closed, or after the time limit."""
-        with self._sup.timers.limit(LAST_RECORDS_S, shield=True):
-            for execution in approving:
-                async with execution.lock:
-                    pass
-        async with anyio.create_task_group() as group:
-            for execution in [one for one in approving if one.result is None]:
-                group.start_soon(self._end_execution, execution)
-            await self._plan_run.workstream.cancel(GIVEN_UP)
 
     async def _end_execution(self, execution: TaskExecution) -> None:
         """Record the end of the task, save its work, end its session, and then roll back its changes in the directory

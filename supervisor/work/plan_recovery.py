@@ -10,8 +10,8 @@ Theory of operation
   the state of the task determines the next step.
 
 Example: the supervisor was killed after the work of a task had passed its checks (run COMPLETED, job COMPLETED, task
-DONE, in one append), and before it was merged. ``_take_further`` finds the task DONE, and makes the completion pipeline
-deliver it.
+DONE, in one append), and before it was merged. The merge is the pending effect of a task that is DONE: it is begun when
+``_go_on`` releases the lock of the task.
 
 The order of ``go_on`` matters. Sessions without a task are closed, concurrently with the rest. The files of tasks that
 are over are rolled back first; then the tasks go on. A task that only waits goes on at once; any other task under its
@@ -299,8 +299,6 @@ class PlanRecovery:
                 if execution.session_lives:
                     await self._sup.close_session(execution.session_id, reason=ORPHANED, cause=execution.cause)
                 self._plan_run.publish(TaskReleased(execution))
-            case Task.DONE:
-                await self._pipeline.deliver(execution)
             case Task.FAILED if (error := await self._dead_letter(execution.id)) is not None:
                 await self._pipeline.resettle_failed(execution, error)
             case Task.FAILED if execution.data.last_failure == ORPHANED:  # tried again only by a person
@@ -393,7 +391,7 @@ class PlanRecovery:
                 # The work of the dead agent counts as complete.
                 done = task.Recovered(reason=COUNTS_AS_DONE, summary=execution.data.summary)
                 await self._plan_run.advance(execution, done, given=Circumstances(orphaned_by=ORPHANED))
-                await self._pipeline.deliver(execution)
+                await self._pipeline.leave_to_person(execution)
             case "open" | "done" if execution.data.claims <= execution.data.max_retries:
                 recovered = TransitionReason.ORPHAN_RECOVERED
                 requeued = task.Requeued(reason=ORPHANED, transition_reason=recovered)

@@ -226,7 +226,7 @@ class PlanRun:
 
     @asynccontextmanager
     async def moving(self, execution: TaskExecution) -> AsyncIterator[None]:
-        """Hold the lock of *execution* within the block. At its end start the delay that is pending then, unless
+        """Hold the lock of *execution* within the block. At its end begin the effect that is pending then, unless
         somebody carries the task out. Afterwards wake the scheduler to repeat its check for dead ends, if it checked
         meanwhile: while a lock is held, the check finds no dead end, since that task may still bring others forward."""
         try:
@@ -273,10 +273,11 @@ class PlanRun:
         """Take every item from a lost worker, and interrupt the attempts that need the worker."""
         for claim in self.backlog.fence(worker_id):
             execution = self.executions[claim.item_id]
-            if execution.active is None:
+            if execution.active is None and not execution.is_done:
                 continue  # nobody has begun: it can be claimed at once
             self.backlog.hold(execution.name)  # whoever carries it out has to let go of it first
-            if execution.job in (Job.QUEUED, Job.RUNNING):  # what is checked and merged needs no worker any more
+            # What is checked and merged needs no worker any more.
+            if execution.active is not None and execution.job in (Job.QUEUED, Job.RUNNING):
                 execution.active.interrupt(LOST, lost=True)
 
     def together(self) -> AbstractContextManager[None]:

@@ -14,9 +14,11 @@ from math import inf
 
 import msgspec
 
+from actors.one_shot_event import first_of
 from supervisor.lifecycles import task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task, TaskEnd
+from supervisor.lifecycles.task_cascade import Delay, Merge
 from supervisor.lifecycles.task_run import SkipCause
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.earlier_runs import digest_of
@@ -24,6 +26,7 @@ from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
 from supervisor.ports.path_safety import absent
 from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.sessions.shutdown import STOPPED_AT_ONCE
 from supervisor.work import plugin_policies
 from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.backlog import RefusalReason
@@ -39,7 +42,7 @@ from supervisor.work.plan_run import (
     TaskReleased,
     TaskSettled,
 )
-from supervisor.work.task_execution import CancelReason, TaskExecution
+from supervisor.work.task_execution import ActiveMerge, CancelReason, TaskExecution
 
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that a task leaves only by the act of a person, or by the end of another task."""
@@ -85,8 +88,8 @@ class TaskScheduler:
 
     async def watch_stop(self) -> None:
         """When the supervisor stops, cancel the tasks that wait for a worker, a person or the end of a delay: they must
-        not delay the stop. The tasks of a long queue are cancelled concurrently; through a few slots this would take as
-        long as there are tasks."""
+        not delay the stop; when it stops at once, cancel also the tasks whose work is being merged. The tasks of a long
+        queue are cancelled concurrently; through a few slots this would take as long as there are tasks."""
         await self._sup.stopping.wait()
         self.plan_run.wake()
         executions = [execution for execution in self.plan_run.executions.values() if execution.result is None]
@@ -96,6 +99,9 @@ class TaskScheduler:
                 self.plan_run.start(self._end_waiting, execution)
             elif execution.is_delayed and execution.active is None:  # else when its attempt runner has released it
                 execution.entity.perform_pending(now=True)
+        await self._sup.stop_now.wait()
+        merged = [execution for execution in self.plan_run.executions.values() if execution.merging is not None]
+        self._cancel_all(merged, CancelReason(STOPPED_AT_ONCE))
 
     def _is_queued(self, execution: TaskExecution) -> bool:
         """Return whether nobody holds the task, and any worker may claim it."""
@@ -106,7 +112,7 @@ class TaskScheduler:
 
     async def _end_waiting(self, execution: TaskExecution) -> None:
         async with self.plan_run.moving(execution):  # a person may be answering just now
-            if execution.state in WAITING:
+            if execution.state in WAITING and execution.merging is None:
                 await self.pipeline.cancel(execution, CancelReason(STOPPING))
 
     # ------------------------------------------------------------------ new tasks
@@ -130,7 +136,7 @@ class TaskScheduler:
         plan_run = self.plan_run
         parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)
-        execution.on_due = partial(plan_run.start, self.attempt_runner.end_delay, execution)
+        execution.perform = partial(self._perform, execution)
         if parent is not None:
             parent.subtasks.append(execution)
         if self._recovery.take_up(execution) or self._import_closed(execution):
@@ -147,6 +153,14 @@ class TaskScheduler:
             if placed.task.when is None and not placed.task.optional:
                 execution.open_job()
         return execution
+
+    def _perform(self, execution: TaskExecution, effect: Delay | Merge) -> None:
+        """Start what carries out the end of a delay, or a merge."""
+        if isinstance(effect, Delay):
+            self.plan_run.start(self.attempt_runner.end_delay, execution)
+        else:
+            execution.merging = ActiveMerge()
+            self.plan_run.start(self.pipeline.merge, execution, execution.merging)
 
     def _import_closed(self, execution: TaskExecution) -> bool:
         """Count the task as done, if the run that this run resumes has closed it; return whether it has."""
@@ -335,12 +349,16 @@ class TaskScheduler:
         """Cancel a task; the recorded reason is the reason of the first cancellation.
 
         A task that nobody carries out is cancelled here. An attempt under way is ended, and so are the tests and the
-        review of its work; its attempt runner cancels the task. A merge goes on, and so do the tests of a task that was
-        split; a task that these do not settle is cancelled afterwards. *begins* is called just before something is
-        ended.
+        review of its work; its attempt runner cancels the task. An end on purpose stops a merge at its next safe point,
+        any other end lets the merge go on, and so do the tests of a task that was split; a task that these do not
+        settle is cancelled afterwards. *begins* is called just before something is ended.
         """
         self._hold(execution, why)
         why = execution.cancel_reason or why
+        if (merging := execution.merging) is not None:
+            if why.outcome is TaskEnd.ABORTED:
+                merging.scope.cancel()
+            await first_of(merging.over, self.plan_run.over)
         is_free, in_session = execution.active is None, execution.works or execution.is_checked
         if in_session:
             begins()

@@ -9,7 +9,7 @@ the command is carried out to its end: half a command would leave a task that no
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Final, NoReturn
 
 import anyio
@@ -206,13 +206,14 @@ class TaskCommands:
                 if not self.scheduler.plan_run.running:
                     raise Refused(f"the run of task {request.execution.name!r} has ended; run the plan again")
                 try:
-                    if verb in LOCK_THEMSELVES:
-                        return await do(request)
-                    async with self._decided(request):
-                        return await do(request)
+                    async with nullcontext() if verb in LOCK_THEMSELVES else self._decided(request):
+                        effect = await do(request)
                 except BaseException:
                     request.refused()
                     raise
+            if effect.state == Task.PENDING_APPROVAL.value:
+                return await self._merged(request.execution)  # not under the lock: a cancel stops the merge
+            return effect
 
         return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
@@ -252,23 +253,35 @@ class TaskCommands:
     # ------------------------------------------------------------------ approvals
     async def _approve(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
-        if execution.state is Task.PENDING_APPROVAL:
-            await self.scheduler.pipeline.approve(execution, request.by)
-            closed = execution.result is not None and execution.result.outcome == TaskEnd.COMPLETED
-            return CommandEffect((Task.CLOSED if closed else Task.FAILED).value)  # what cannot be merged is denied
+        if execution.state is Task.PENDING_APPROVAL and execution.merging is None:
+            given = task.ApprovalGiven(by=request.by, reason=request.words("approved"))
+            await self.scheduler.plan_run.advance(execution, given)
+            return CommandEffect(Task.PENDING_APPROVAL.value)
         if task.Approved not in TASK.allowed(execution.state):
-            self._refuse(execution, task.Approved())
+            self._refuse(execution, task.ApprovalGranted(by=request.by))
         await self.scheduler.plan_run.advance(execution, task.Approved(reason=request.words("approved")))
         self.scheduler.plan_run.start(self.scheduler.consider, execution)
         return CommandEffect(Task.OPEN.value)
 
+    async def _merged(self, execution: TaskExecution) -> CommandEffect:
+        """Wait until the work of an approved task is merged, or cannot be merged, which denies the approval.
+
+        Raises:
+            Refused: the task was ended on purpose, or the plan was given up, before the work was merged.
+        """
+        if execution.merging is not None:
+            await first_of(execution.merging.over, self.scheduler.plan_run.over)
+        if execution.state in (Task.PENDING_APPROVAL, Task.CANCELLED):
+            raise Refused(f"task {execution.name!r} was ended before its work was merged")
+        return CommandEffect((Task.CLOSED if execution.state is Task.CLOSED else Task.FAILED).value)
+
     async def _reject(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
-        if execution.state is Task.PENDING_APPROVAL:
+        if execution.state is Task.PENDING_APPROVAL and execution.merging is None:
             await self.scheduler.pipeline.deny(execution, request.by, request.reason)
             return CommandEffect(Task.FAILED.value)
         if task.Rejected not in TASK.allowed(execution.state):
-            self._refuse(execution, task.Rejected())
+            self._refuse(execution, task.ApprovalDenied(by=request.by))
         await self.scheduler.pipeline.cancel(execution, CancelReason(request.words("rejected"), TaskEnd.REJECTED))
         return CommandEffect(Task.CANCELLED.value)
 

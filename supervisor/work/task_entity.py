@@ -1,18 +1,19 @@
-"""The entity of a plan task: the logs of the task, its task run and its job, and the timer of the delay between tries.
+"""The entity of a plan task: the logs of the task, its task run and its job, the timer of the delay between tries, and
+the begin of the merge.
 
 Theory of operation
 -------------------
 One decision moves the three logs together (``lifecycles.task_cascade``), in one append. The delay before the next
-attempt, probe or claim is no decision: the present states determine it (``task_cascade.pending_effect``), however the
-task came to them, and after a takeover as well. So nothing is stored about a delay. ``perform_pending`` compares the
-pending delay with the delay whose timer was started last, and starts or cancels the timer; it may be called at any
-time, any number of times.
+attempt, probe or claim, and the merge of work that is done, are no decisions: the present states determine them
+(``task_cascade.pending_effect``), however the task came to them, and after a takeover as well. So nothing is stored
+about them. ``perform_pending`` compares the pending effect with the effect that was begun last, begins a merge, and
+starts or cancels the timer of a delay; it may be called at any time, any number of times.
 
-A delay is identified by the state that it belongs to (the entity, and the number of its state), and ends with that
-state: what follows a delay is recorded.
+An effect is identified by the state that it belongs to (the entity, and the number of its state), and ends with that
+state: what follows an effect is recorded.
 
 Example: the agent of ``a`` fails, and the run is RETRYING for 10 s. ``perform_pending`` starts the timer; its message
-calls ``on_due``. If the supervisor is killed after 4 s, the next supervisor makes the entity of the same logs, and its
+calls ``perform``. If the supervisor is killed after 4 s, the next supervisor makes the entity of the same logs, and its
 timer has the remaining 6 s.
 """
 
@@ -25,19 +26,20 @@ from typing import Any, Final, NamedTuple
 from actors import Context
 from actors.machine import Event
 from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND, Lifecycle
-from supervisor.lifecycles.task_cascade import TABLE_OF, Delay, TaskStates, pending_effect
-from supervisor.lifecycles.types import RecordId
+from supervisor.lifecycles.task_cascade import TABLE_OF, Delay, Merge, TaskStates, pending_effect
+from supervisor.lifecycles.types import Kind, RecordId
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import END_S, MAILBOX, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 
 _TIMER: Final = "delay"
+Perform = Callable[[Delay | Merge], None]
 
 
-class PendingDelay(NamedTuple):
-    """Delay, and the state that it belongs to: the entity, and the number of the entity's state (``Entity.epoch``)."""
+class PendingEffect(NamedTuple):
+    """Effect, and the state that it belongs to: the entity, and the number of the entity's state (``Entity.epoch``)."""
 
-    delay: Delay
+    effect: Delay | Merge
     entity_id: str
     epoch: int
 
@@ -49,17 +51,17 @@ class TaskEntity:
         registry: registry that the three logs are in.
         task: log of the task.
         run, job: logs of the newest run and the newest job, if there are any in this process.
-        on_due: function that is called when a delay is over.
+        perform: function that is called when a delay is over, and when a merge is to begin.
     """
 
     def __init__(
-        self, registry: EntityRegistry, task: Entity, run: Entity | None, job: Entity | None, on_due: Callable[[], None]
+        self, registry: EntityRegistry, task: Entity, run: Entity | None, job: Entity | None, perform: Perform
     ) -> None:
         self.task, self.run, self.job = task, run, job
-        self._registry, self._on_due = registry, on_due
-        self._started: PendingDelay | None = None
-        """The delay whose timer was started last."""
-        self._due: PendingDelay | None = None
+        self._registry, self._perform = registry, perform
+        self._begun: PendingEffect | None = None
+        """The effect that was begun last: the merge, or the delay whose timer was started."""
+        self._due: PendingEffect | None = None
         """The delay whose timer has fired last."""
         registry.system.spawn(self, task.id, limits=MAILBOX, shutdown_s=END_S)
 
@@ -113,16 +115,16 @@ class TaskEntity:
         for one in reversed(self.logs):
             self._registry.remove(one.id)
 
-    # ------------------------------------------------------------------ delays
-    def _pending(self) -> PendingDelay | None:
-        delay = pending_effect(self.states)
-        log = None if delay is None else self.task if delay.since == self.task.kind else self.run
-        return None if delay is None or log is None else PendingDelay(delay, log.id, log.epoch)
+    # ------------------------------------------------------------------ effects
+    def _pending(self) -> PendingEffect | None:
+        effect = pending_effect(self.states)
+        log = self.run if isinstance(effect, Delay) and effect.since == Kind.RUN else self.task
+        return None if effect is None or log is None else PendingEffect(effect, log.id, log.epoch)
 
     @property
     def is_delayed(self) -> bool:
         """Whether the task waits for the end of a delay."""
-        return pending_effect(self.states) is not None
+        return isinstance(pending_effect(self.states), Delay)
 
     @property
     def is_due(self) -> bool:
@@ -130,21 +132,24 @@ class TaskEntity:
         return self._due is not None and self._due == self._pending()
 
     def perform_pending(self, *, now: bool = False) -> None:
-        """Start the timer of the pending delay, unless it was started; cancel the timer of a delay that is not pending
-        any more. The time without a supervisor counts. *now*: let the delay end at once."""
+        """Begin the pending effect, unless it was begun: the merge, or the timer of the delay; cancel the timer of a
+        delay that is not pending any more. The time without a supervisor counts. *now*: let the delay end at once."""
         found, ctx = self._pending(), self._registry.system.context(self.task.id)
-        if ctx is None or (found == self._started and not now):
+        is_begun = found == self._begun
+        if ctx is None or (is_begun and not now):
             return
         ctx.cancel_timer(_TIMER)
-        self._started = found
-        if found is not None:
-            since = self._registry.entity(found.entity_id).changed_at
-            passed_s = max(0.0, self._registry.journal_writer.clock.wall.time() - since)
-            ctx.set_timer(_TIMER, 0.0 if now else max(0.0, found.delay.delay_s - passed_s), found)
+        self._begun = found
+        match found:
+            case PendingEffect(Delay(delay_s=delay_s), entity_id):
+                passed_s = self._registry.journal_writer.clock.wall.time() - self._registry.entity(entity_id).changed_at
+                ctx.set_timer(_TIMER, 0.0 if now else max(0.0, delay_s - max(0.0, passed_s)), found)
+            case PendingEffect(Merge() as merge) if not is_begun:
+                self._perform(merge)
 
     def receive(self, ctx: Context, message: Any) -> None:
         """Report the end of a delay, unless the task has left the state of that delay."""
-        if isinstance(message, PendingDelay):
+        if isinstance(message, PendingEffect):
             self._due = message
             if self.is_due:
-                self._on_due()
+                self._perform(message.effect)

@@ -13,7 +13,7 @@ Example: ``await plan_run.advance(execution, TestsPassed())`` moves the run, the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -36,7 +36,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.work.backlog import BacklogItem
 from supervisor.work.leases import Claim
 from supervisor.work.results import TaskResult, unmerged_of
-from supervisor.work.task_entity import TaskEntity
+from supervisor.work.task_entity import Perform, TaskEntity
 
 ACTOR = "plan"
 
@@ -130,6 +130,16 @@ class ActiveClaim:
         self.released.set()
 
 
+class ActiveMerge:
+    """A merge of the task's work that is under way."""
+
+    def __init__(self) -> None:
+        self.scope = anyio.CancelScope()
+        """Scope whose cancellation ends the merge at its next safe point: the work is merged then, or it is not."""
+        self.over = OneShotEvent()
+        """Set when the outcome is on record, or when nothing was merged since the scope was cancelled."""
+
+
 class Checkpoint(NamedTuple):
     """Saved work from which a run begins: the run that saved the work, and the commit; ``""`` if the files stayed in
     the directory itself."""
@@ -167,6 +177,8 @@ class TaskExecution:
         """Held by the function that works on the task while no attempt runner does (``PlanRun.moving``)."""
         self.active: ActiveClaim | None = None
         """The claim that an attempt runner carries out now."""
+        self.merging: ActiveMerge | None = None
+        """The merge that is under way, or about to begin."""
         self.claim: Claim | None = None
         """The claim whose worker still has a slot reserved for the task."""
         self.cancel_reason: CancelReason | None = None
@@ -202,8 +214,8 @@ class TaskExecution:
         self._claimed_s: float | None = None
         """Time of the first claim of this run, on the clock of the event loop; ``None`` before."""
         self._entity: TaskEntity | None = None
-        self.on_due: Callable[[], None] = lambda: None
-        """Function that is called when a delay of the task is over."""
+        self.perform: Perform = lambda effect: None
+        """Function that is called when a delay of the task is over, and when its work is to be merged."""
 
     # ------------------------------------------------------------------ state
     @property
@@ -437,7 +449,7 @@ class TaskExecution:
             cause=Cause(cause, None, ACTOR),
             contained=False,
         )
-        self._entity, self.seq = TaskEntity(self._sup.registry, task, None, None, self.on_due), task.born_seq
+        self._entity, self.seq = TaskEntity(self._sup.registry, task, None, None, self.perform), task.born_seq
 
     def open_run(self, limits: TaskRunData) -> None:
         """Create the run for the next claim."""
@@ -466,7 +478,7 @@ class TaskExecution:
 
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
         """Continue the entities that an earlier supervisor created."""
-        self._entity = TaskEntity(self._sup.registry, task, run, job, self.on_due)
+        self._entity = TaskEntity(self._sup.registry, task, run, job, self.perform)
         self.is_rolled_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         self.session_id = task.data.claimed_by
 

@@ -181,7 +181,7 @@ async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, m
 
 
 async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An approved task that is being merged when the plan is cancelled is merged and closed."""
+    """An approved task that is being merged when the plan is cancelled is closed if the work is merged by then."""
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "true", approval="after"), task("b", "sleep 60"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -189,8 +189,9 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
         merge, states = run.sup.core.verification.merge, list[str]()
 
         async def merge_meanwhile(session_id: str, message: str, commit: str) -> Merge:
-            await given_up(runner, scope)
-            return await merge(session_id, message, commit)
+            merged = await merge(session_id, message, commit)
+            scope.cancel()
+            return merged
 
         monkeypatch.setattr(run.sup.core.verification, "merge", merge_meanwhile)
         async with anyio.create_task_group() as group:
@@ -200,6 +201,33 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
         assert states == ["CLOSED"]
         assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
         assert states_of(run.events(), "task:b")[-1] == "CANCELLED"
+
+
+@pytest.mark.parametrize(("approval", "end"), [("none", "CLOSED"), ("after", "CANCELLED")])
+async def test_a_merge_is_stopped_before_the_plan_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, approval: str, end: str
+) -> None:
+    """A plan that is given up waits for no merge. A task whose work has passed its checks is closed unmerged, and a
+    task that was approved is cancelled; the approval is answered."""
+    plan = plan_of(task("a", "true", approval=approval))
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope, refused = PlanRunner(run.sup.core), anyio.CancelScope(), list[str]()
+
+        async def merge_for_ever(session_id: str, message: str, commit: str) -> Merge:
+            scope.cancel()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        monkeypatch.setattr(run.sup.core.verification, "merge", merge_for_ever)
+        async with anyio.create_task_group() as group:
+            group.start_soon(carried_out, runner, plan, scope)
+            if approval == "after":
+                await wait_for_record(run.sup, "approval_requested", "task:a")
+                with pytest.raises(Refused) as refusal:
+                    await runner.commands.approve("a", by=ME)
+                refused.append(str(refusal.value))
+        assert states_of(run.events(), "task:a")[-1] == end
+        assert len(refused) == (approval == "after")
 
 
 async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(

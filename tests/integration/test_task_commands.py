@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
+from supervisor.plans.task_control import CommandResult
 from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import NoSuchEntity, Refused
@@ -170,7 +172,8 @@ async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
         assert answer.state == "CLOSED"
     assert plan.outcomes() == {"a": "completed", "b": "completed", "c": "completed"}
     (granted,) = plan.run.transitions("approval_granted", "task:a")
-    assert (granted.metadata["by"], granted.cause_id) == (ME, answer.seq)
+    (given,) = plan.run.transitions("approval_given", "task:a")
+    assert (granted.metadata["by"], granted.cause_id, given.cause_id) == (ME, given.seq, answer.seq)
 
 
 async def test_a_rejected_result_is_retried(tmp_path: Path) -> None:
@@ -593,30 +596,91 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
 
 
 async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cancel during the tests of a whole that was split is refused, and no record of the closed task names the
+    """A cancel of a task whose work is merged and not closed yet is refused, and no record of the closed task names the
     command as its cause."""
-    plan = plan_of(task("a", subtasks=(task("b"),)))
+    plan = plan_of(task("a"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, inspect = PlanRunner(run.sup.core), run.sup.core.verification.inspect
+        runner, merge = PlanRunner(run.sup.core), run.sup.core.verification.merge
 
         async def cancel() -> None:
             with pytest.raises(Refused, match="came to its end"):
                 await runner.commands.cancel("a", by=ME)
 
-        async def inspect_meanwhile(name: str, *given: Any) -> Any:
-            if name != "a.whole":
-                return await inspect(name, *given)
+        async def merge_before(*given: Any) -> Merge:
+            merged = await merge(*given)
             group.start_soon(cancel)
-            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
-            for _ in range(20):  # whatever it does by now, it has done
-                await checkpoint()
+            with anyio.CancelScope(shield=True):  # behind the last safe point
+                await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
+                for _ in range(20):  # whatever it does by now, it has done
+                    await checkpoint()
+            return merged
+
+        monkeypatch.setattr(run.sup.core.verification, "merge", merge_before)
+        async with anyio.create_task_group() as group:
+            result = await runner.run(plan)
+    assert result.tasks["a"].outcome == "completed"
+    command = next(one for one in run.events("task:a") if one.event == "Commanded")
+    assert [one.event for one in run.events() if one.cause_id == command.seq] == ["CommandRefused"]
+
+
+async def test_a_cancel_during_the_tests_of_a_whole_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that was split and is cancelled while its whole is tested is cancelled when the tests have passed."""
+    plan, states = plan_of(task("a", subtasks=(task("b"),))), list[str]()
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, inspect = PlanRunner(run.sup.core), run.sup.core.verification.inspect
+
+        async def cancel() -> None:
+            states.append((await runner.commands.cancel("a", by=ME)).state)
+
+        async def inspect_meanwhile(name: str, *given: Any) -> Any:
+            if name == "a.whole":
+                group.start_soon(cancel)
+                await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
+                for _ in range(20):  # whatever it does by now, it has done
+                    await checkpoint()
             return await inspect(name, *given)
 
         monkeypatch.setattr(run.sup.core.verification, "inspect", inspect_meanwhile)
         async with anyio.create_task_group() as group:
-            await runner.run(plan)
-    command = next(one for one in run.events("task:a") if one.event == "Commanded")
-    assert [one.event for one in run.events() if one.cause_id == command.seq] == ["CommandRefused"]
+            result = await runner.run(plan)
+    assert states == ["CANCELLED"]
+    assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "aborted", "b": "completed"}
+
+
+async def test_an_approval_is_given_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the work of an approved task is merged, another approval and a rejection are refused at once, and a cancel
+    stops the merge; the approval is answered that the task was ended."""
+    plan, answers = plan_of(task("a", approval="after")), dict[str, str]()
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, merging = PlanRunner(run.sup.core), anyio.Event()
+
+        async def merge_for_ever(*given: Any) -> Merge:
+            merging.set()
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        async def give(name: str, command: Callable[..., Awaitable[CommandResult]], **more: str) -> None:
+            try:
+                answers[name] = (await command("a", by=ME, **more)).state
+            except Refused as refusal:
+                answers[name] = str(refusal)
+
+        async def operate() -> None:
+            await wait_for_record(run.sup, "approval_requested", "task:a")
+            group.start_soon(give, "approve", runner.commands.approve)
+            await merging.wait()
+            await give("again", runner.commands.approve)
+            await give("reject", partial(runner.commands.reject, reason="no"))
+            await give("cancel", runner.commands.cancel)
+
+        monkeypatch.setattr(run.sup.core.verification, "merge", merge_for_ever)
+        async with anyio.create_task_group() as group:
+            group.start_soon(operate)
+            result = await runner.run(plan)
+    goes_on = "task 'a' is PENDING_APPROVAL, and is about to go on by itself; ask again"
+    ended = "task 'a' was ended before its work was merged"
+    assert answers == {"approve": ended, "again": goes_on, "reject": goes_on, "cancel": "CANCELLED"}
+    assert result.tasks["a"].outcome == "aborted"
 
 
 async def test_a_reset_after_the_last_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

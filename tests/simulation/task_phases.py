@@ -93,7 +93,7 @@ PHASES: Final[Mapping[str, Phase]] = {
     "checked": Phase(f"run:{TASK} execution_completed", "DONE CLOSED", CHECKED, task={"acceptance": [TESTED] * 4}),
     "reviewed": Phase(f"{TASK}/review Born", "DONE CLOSED", CHECKED, plan=REVIEWED),
     "reclaim": Phase(f"task:{TASK} retried", FROM_OPEN, "is OPEN", verdicts=("rejects",), plan=REVIEWED),
-    "merged": Phase(f"task:{TASK} completed", "CLOSED", "has ended (CLOSED)"),
+    "merged": Phase(f"task:{TASK} completed", "CLOSED", "is DONE"),
     "approval": Phase(f"task:{TASK} approval_requested", "CLOSED", "is PENDING_APPROVAL", task={"approval": "after"}),
     "blocked": Phase(f"task:{TASK} blocked", f"OPEN {FROM_OPEN}", "is BLOCKED", before="block"),
     "split": Phase(f"run:{TASK} execution_completed", "DONE CLOSED", "is WAITING_FOR_SUBTASKS", before="split"),
@@ -269,7 +269,8 @@ class _Scene:
 
     def _record(self, batch: Sequence[Append]) -> None:
         for record in (one.record for one in batch):
-            if record.entity_id == f"task:{TASK}" and record.outcome == "transition":
+            is_change = record.outcome == "transition" and record.from_status != record.to_status
+            if record.entity_id == f"task:{TASK}" and is_change:
                 self._states.append((record, self._world.now()))
             moment = f"{record.entity_id} {record.event}"
             if moment == f"task:{TASK} started":

@@ -275,6 +275,25 @@ def slow_retries(attempts: int) -> Callable[[Plan], Plan]:
     return edit
 
 
+class KillApproved(Intruder):
+    """Intruder that kills the supervisor when an approval is on record, and the approved work is not merged."""
+
+    def step(self) -> None:
+        row = self.rows.get("task:w0t0")
+        if row is not None and self.world.lives == 1 and msgspec.json.decode(row.data).get("approved_by"):
+            self.kill()
+
+
+def test_an_approval_is_given_once() -> None:
+    """An approval that is on record when the supervisor is killed is not asked for again: the next supervisor merges
+    the work."""
+    approved = lifecycle(max_attempts=1), plain_tasks(approval="after", max_retries=0)
+    report = race(scenario(FIFO, "commit_s = 0.01").draw(4), killer := KillApproved(), *approved)
+    assert killer.kills == 1
+    assert report.reached["task: PENDING_APPROVAL approval_given PENDING_APPROVAL"] == 1
+    assert report.reached["task: PENDING_APPROVAL approval_granted CLOSED"] == 1
+
+
 TASK_COMMANDS = ("approve", "reject", "cancel", "reset", "requeue", "unclaim", "block", "unblock", "split")
 SLOT_IS_LOST = "max_sessions: a task that worked keeps the only slot; the next supervisor gives it to the queued task"
 BEFORE_THE_PLAN = "rule 51: an end on purpose counts; before the plan is continued it ends the session, not the task"

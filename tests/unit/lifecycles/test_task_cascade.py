@@ -24,6 +24,9 @@ from supervisor.lifecycles.task_cascade import (
     DelayEnded,
     DrawJitter,
     Ended,
+    Merge,
+    Merged,
+    MergeRefused,
     OwnPartEnded,
     PlanGivenUp,
     Question,
@@ -101,6 +104,7 @@ AT_WORK, CHECKED = at("IN_PROGRESS IN_PROGRESS running"), at("IN_PROGRESS VALIDA
 ONE_TRY = at("CLAIMED IN_PROGRESS running", max_attempts=1)
 LAST_TRY = at("CLAIMED IN_PROGRESS running", retries=0, max_attempts=1)
 COOLING = at("IN_PROGRESS CIRCUIT_OPEN retrying", timed_out=True)
+APPROVABLE = TaskData(needs_approval=True)
 CLAIMED, TIMED_OUT = task.Claimed(by="t"), task_run.ExecutionTimedOut()
 FAILED = task_run.ExecutionFailed(error="no")
 FAILED_FOR_GOOD = task_run.ExecutionFailed(error="no", category=ErrorCategory.PERMANENT)
@@ -131,12 +135,22 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
         task_run.TestsPassed(),
         "run:tests_passed job:validation_passed task:subtasks_completed",
     ),
+    (
+        CHECKED._replace(task_data=APPROVABLE),
+        task_run.TestsPassed(),
+        "run:tests_passed job:validation_passed task:completed task:approval_requested",
+    ),
     (CHECKED, REJECTED, f"{REFUSED} task:failed"),
     (
         "WAITING_FOR_SUBTASKS VALIDATING validating",
         REJECTED,
         f"{REFUSED} task:subtasks_completed task:verification_rejected",
     ),
+    # ---- it is merged
+    ("DONE COMPLETED completed", Merged(reason="m"), "task:closed"),
+    ("DONE COMPLETED completed", MergeRefused(reason="m"), "task:verification_rejected"),
+    ("PENDING_APPROVAL COMPLETED completed", Merged(reason="m"), "task:approval_granted"),
+    ("PENDING_APPROVAL COMPLETED completed", MergeRefused(reason="m"), "task:approval_denied"),
     # ---- it fails
     (AT_WORK, FAILED, f"{GONE} job:execution_failed"),
     (AT_WORK, FAILED_FOR_GOOD, f"{GONE} job:execution_failed task:failed"),
@@ -182,6 +196,7 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
     # ---- it is ended on purpose
     (AT_WORK, ABORTED, "task:cancelled run:cancelled job:user_cancelled"),
     ("PLANNED PENDING -", ABORTED, "task:rejected run:cancelled"),
+    ("DONE COMPLETED completed", ABORTED, "task:cancelled"),
     ("FAILED CIRCUIT_OPEN failed", ABORTED, "run:cancelled"),
     ("OPEN PENDING pending", task_run.Skipped(), "run:skipped job:user_cancelled task:cancelled"),
     ("PLANNED PENDING -", task_run.Skipped(), "run:skipped task:rejected"),
@@ -270,6 +285,7 @@ def test_a_skipped_task_ends_by_its_cause(cause: SkipCause, outcome: TaskEnd) ->
     assert found.events[-1] == task.Cancelled(reason="why", outcome=outcome)
 
 
+DONE, APPROVED = at("DONE COMPLETED completed"), Merge(judged="c0", by="ann")
 OPEN_AGAIN = at("OPEN PENDING pending")._replace(task_data=TaskData(delay_s=4.0))
 
 
@@ -288,11 +304,15 @@ OPEN_AGAIN = at("OPEN PENDING pending")._replace(task_data=TaskData(delay_s=4.0)
         (at("BLOCKED RETRYING retrying", delay_s=3.0), None),
         (at("FAILED CIRCUIT_OPEN failed"), None),
         (AT_WORK, None),
+        (DONE._replace(task_data=TaskData(judged="c0")), Merge(judged="c0")),
+        (DONE._replace(task=T.PENDING_APPROVAL, task_data=TaskData(judged="c0", approved_by="ann")), APPROVED),
+        (DONE._replace(task=T.PENDING_APPROVAL), None),
+        (DONE._replace(task=T.CLOSED, task_data=TaskData(approved_by="ann")), None),
     ],
 )
-def test_a_state_owes_its_delay(states: TaskStates, expected: Delay | None) -> None:
-    """The delay before the next probe, attempt or claim follows from the states alone; there is none before or after
-    it, nor while the task is blocked."""
+def test_a_state_owes_its_delay_or_its_merge(states: TaskStates, expected: Delay | Merge | None) -> None:
+    """The delay before the next probe, attempt or claim, and the merge of work that is done, or approved, follow from
+    the states alone; there is none before or after it, nor while the task is blocked."""
     assert pending_effect(states) == expected
 
 
@@ -309,11 +329,11 @@ def test_checkpoints_are_recorded_where_they_belong() -> None:
 
 
 def test_a_task_that_moved_while_a_checkpoint_was_saved_is_judged_as_it_is() -> None:
-    """An answer is combined with the states of the moment: a task that was completed meanwhile is not cancelled."""
+    """An answer is combined with the states of the moment: a task that has failed meanwhile is not cancelled."""
     asked, saved = step(AT_WORK, ABORTED), {SaveCheckpoint(state=R.CANCELLED): None}
     assert (named(asked.events), asked.question) == ("task:cancelled", *saved)
 
-    moved = AT_WORK._replace(task=T.DONE)
+    moved = AT_WORK._replace(task=T.FAILED)
     assert named(step(moved, ABORTED, answers=saved).events) == "run:cancelled job:user_cancelled"
 
 
@@ -379,7 +399,7 @@ MOVES = [
     Move(WORKERS_LOST, is_at(HELD, (*RESTS, R.IN_PROGRESS), J.RUNNING)),
     Move(GAVE_UP, is_at(HELD, (R.PENDING, R.CIRCUIT_OPEN, R.HALF_OPEN, R.IN_PROGRESS, R.VALIDATING))),
     Move(RetriesEnded(reason="no"), is_at(HELD, R.CIRCUIT_OPEN, WAITS)),
-    Move(DelayEnded(), lambda s: pending_effect(s) is not None and not no_probe(s)),
+    Move(DelayEnded(), lambda s: isinstance(pending_effect(s), Delay) and not no_probe(s)),
     Move(
         job.UserCancelled(),
         lambda s: s.task in (T.OPEN, T.WAITING_FOR_SUBTASKS) and no_probe(s) and s.job in WAITS,
@@ -410,15 +430,14 @@ MOVES = [
     Move(job.WorkerLost(), is_at(T.WAITING_FOR_SUBTASKS, RESTS, J.RUNNING)),
     Move(task.Recovered(summary=ORPHANED), is_at(T.IN_PROGRESS, (R.IN_PROGRESS, R.VALIDATING))),
     Move(task.RecoveryFailed(), is_at(T.IN_PROGRESS)),
-    Move(ABORTED, is_at((T.PLANNED, *GOES_ON, T.BLOCKED, T.PENDING_APPROVAL))),
+    Move(ABORTED, is_at((T.PLANNED, *GOES_ON, T.BLOCKED, T.DONE, T.PENDING_APPROVAL))),
     Move(task_run.Skipped(), is_at((T.PLANNED, T.OPEN), R.PENDING, (None, J.PENDING))),
     Move(PlanGivenUp(reason="no"), is_at()),
     Move(Abandoned(reason="no"), is_at()),
-    Move(task.ApprovalRequested(), is_at(T.DONE)),
-    Move(task.ApprovalGranted(by="ann"), is_at(T.PENDING_APPROVAL)),
+    Move(task.ApprovalGiven(by="ann"), lambda s: s.task is T.PENDING_APPROVAL and not s.task_data.approved_by),
+    Move(Merged(reason="m"), lambda s: isinstance(pending_effect(s), Merge)),
+    Move(MergeRefused(reason="m"), lambda s: isinstance(pending_effect(s), Merge)),
     Move(task.ApprovalDenied(by="ann"), is_at(T.PENDING_APPROVAL)),
-    Move(task.VerificationRejected(), is_at(T.DONE)),
-    Move(task.Closed(), is_at(T.DONE)),
 ]
 LIMITS = TaskRunData(max_attempts=2)
 CIRCUMSTANCES = [Circumstances(can_probe=paid) for paid in (True, False)]
@@ -452,15 +471,16 @@ def key_of(one: TaskStates) -> object:
     may_try = task_run.retry_allowed(run, DelayEnded()), probes_left(run, DelayEnded()), run.probe, min(run.failures, 2)
     may_requeue = one.job_data.retry_count < one.job_data.max_retries
     again = task.retries_left(one.task_data, DelayEnded()), bool(one.task_data.delay_s)
-    return one.task, one.run, one.job, may_try, may_requeue, again
+    approval = one.task_data.needs_approval, bool(one.task_data.approved_by)
+    return one.task, one.run, one.job, may_try, may_requeue, again, approval
 
 
 def explored() -> int:
     """Return the number of reachable combinations of states; assert that each fits."""
-    data, job_data = TaskData(max_retries=1, needs_approval=True), JobData(max_retries=1)
+    data, job_data = [TaskData(max_retries=1, needs_approval=one) for one in (True, False)], JobData(max_retries=1)
     births = [
-        TaskStates(task=one, task_data=data, run=R.PENDING, run_data=LIMITS, job=of_job, job_data=job_data)
-        for one, of_job in product((T.PLANNED, T.OPEN), (None, J.PENDING))
+        TaskStates(task=one, task_data=of_task, run=R.PENDING, run_data=LIMITS, job=of_job, job_data=job_data)
+        for one, of_task, of_job in product((T.PLANNED, T.OPEN), data, (None, J.PENDING))
     ]
     known, queue = set(map(key_of, births)), births
     for before in queue:
@@ -487,7 +507,9 @@ def check(before: TaskStates, move: Move, now: TaskStates, events: tuple[Event, 
     assert found == [], text
     if now.job is J.RETRYING and now.task in BEGUN:
         assert pending_effect(now) is not None, f"nobody ends the wait: {text}"
-    if isinstance(move.lead, DelayEnded):
+    if now.task is T.DONE:
+        assert isinstance(pending_effect(now), Merge), f"nobody merges it: {text}"
+    if isinstance(move.lead, DelayEnded | Merged | MergeRefused):
         assert pending_effect(now) is None, f"it waits again: {text}"
     assert (now.job is J.RUNNING) is (now.job_data.worker_id is not None), text
     assert now.job_data.retry_count <= now.job_data.max_retries, text
