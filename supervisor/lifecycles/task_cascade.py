@@ -26,8 +26,8 @@ crash leaves all of them or none. An event without rows leads alone.
   while a checkpoint was saved is judged as it is then. Each question is asked once.
 * A *decision* (``Decision``) is a leading event of no table: an end, a retry or a loss that means another event in
   each state. Only its rows are recorded.
-* A delay and a merge are no events: ``pending_effect`` finds them in the states. ``DelayEnded`` leads what follows a
-  delay, ``Merged`` or ``MergeRefused`` what follows a merge: they always lead to a state without that effect.
+* Delays, checks and merges are no events: ``pending_effect`` finds them in the states. What leads after them
+  (``DelayEnded``, ``TestsPassed``, ``Merged`` and others) always leads to a state without that effect.
 * A leading event that its table refuses ends the list: the entity refuses and records it, and nothing moves.
 
 The order of the rows is the order of the records. It differs between decisions (a cancellation begins with the task, a
@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -660,6 +660,11 @@ class Delay(Effect, frozen=True, kw_only=True):
     since: Kind
 
 
+class RunChecks(Effect, frozen=True, kw_only=True):
+    """Effect: commit the work of the task's session, run the acceptance tests on that commit, and have it reviewed.
+    ``TestsPassed`` or ``TestsFailed`` follows."""
+
+
 class Merge(Effect, frozen=True, kw_only=True):
     """Effect: merge the commit *judged* of a task, whose result the person *by* has approved, if the plan wants that.
     ``Merged`` or ``MergeRefused`` follows."""
@@ -668,13 +673,15 @@ class Merge(Effect, frozen=True, kw_only=True):
     by: str = ""
 
 
+TaskEffect: TypeAlias = Delay | RunChecks | Merge
+
 BEGUN: Final = (T.OPEN, T.CLAIMED, T.IN_PROGRESS, T.WAITING_FOR_SUBTASKS)
 
 
-def pending_effect(states: TaskStates) -> Delay | Merge | None:
+def pending_effect(states: TaskStates) -> TaskEffect | None:
     """Return the effect that must be performed while a task is in these states: the delay before its next probe,
-    attempt or claim, or the merge of its work; ``None`` if there is none. A task that is blocked, or that somebody
-    carries out, waits for no delay.
+    attempt or claim, or the checks or the merge of its work; ``None`` if there is none. A task that is blocked, or that
+    somebody carries out, waits for no delay.
 
     The states alone decide, not the way that led to them. So the effect is the same after a takeover, and is neither
     lost nor doubled.
@@ -685,6 +692,8 @@ def pending_effect(states: TaskStates) -> Delay | Merge | None:
     if states.task not in BEGUN:
         return None
     match states.run, states.job:
+        case R.VALIDATING, _ if states.task is not T.WAITING_FOR_SUBTASKS:
+            return RunChecks()
         case R.CIRCUIT_OPEN, J.QUEUED | J.RETRYING:
             return Delay(delay_s=states.run_data.cooldown_s, since=Kind.RUN)
         case R.RETRYING, J.RETRYING:  # a job that is queued has waited

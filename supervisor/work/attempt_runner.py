@@ -431,6 +431,8 @@ class AttemptRunner:
         """End the session of the task, and make the task wait for another worker or for the things that it is blocked
         on. The caller holds the lock of the task, and no attempt runner works on the task any more."""
         why, lost = interruption.why, interruption.lost
+        if execution.is_checked or execution.is_done:
+            return  # the attempt had ended before that
         self._plan_run.backlog.hold(execution.name)  # nobody claims it meanwhile, also if its worker is lost just now
         self._plan_run.note_withdrawn(execution)
         with suppress(NoSuchEntity, Refused, JournalError):

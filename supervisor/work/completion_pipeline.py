@@ -11,10 +11,11 @@ Every end of a task is reached through this module. Work that an agent states to
     merge       merge exactly the commit that was checked; if the merge is refused: task FAILED
     close       end the session, then task CLOSED; delete the checkpoint; clear the workspace
 
-Each line that names several states is one append of the journal (``PlanRun.advance``). ``merge`` is an effect: the
-entity of the task begins it when the task is DONE, or when its approval is on record, also after a takeover
-(``task_cascade.pending_effect``). No lock is held meanwhile, so that an end on purpose can stop it: at the next safe
-point the work is merged, and the task is closed, or it is not merged, and the task is cancelled.
+Each line that names several states is one append of the journal (``PlanRun.advance``). ``check`` and ``merge`` are
+effects: the entity of the task begins ``check`` when the run is VALIDATING, and ``merge`` when the task is DONE or its
+approval is on record, also after a takeover (``task_cascade.pending_effect``). No lock is held meanwhile, so that an
+end on purpose can stop them. A merge that is stopped has happened at its next safe point, and the task is closed, or
+has not, and the task is cancelled.
 
 The commit comes first, since exactly that commit is tested, reviewed and merged: changes written afterwards stay on the
 branch, and the result lists them as ``unmerged``. The session is ended before the task is closed: a late message might
@@ -64,7 +65,7 @@ from supervisor.work.checkpoints import left_at, take_back, workspace_of
 from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
-from supervisor.work.task_execution import ActiveMerge, CancelReason, Phase, TaskExecution
+from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 
 _log = get_logger()
 
@@ -86,47 +87,53 @@ class CompletionPipeline:
 
     # ------------------------------------------------------------------ checked
     async def complete(self, execution: TaskExecution) -> None:
-        """Check the work that the agent states to be done. A task that was split meanwhile waits for its subtasks
-        instead."""
+        """Record that the agent states the work to be done, which is checked next. A task that was split meanwhile
+        waits for its subtasks instead."""
         await self._plan_run.advance(execution, task_run.ExecutionCompleted())
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             await self._plan_run.give_back(execution)
-            return
-        await self.check(execution)
 
     async def check(self, execution: TaskExecution) -> None:
-        """Check the work of the task's session, and then deliver it, fail the task, or cancel the task."""
-        session_id = execution.session_id
-        session = self._sup.registry.sessions.get(session_id)
+        """Perform the effect ``RunChecks``: check the work of the task's session. Then the task is done or has failed;
+        if its session was ended meanwhile, the task is cancelled."""
+        session = self._sup.registry.sessions.get(execution.session_id)
+        reason, given, end = "", USUAL, execution.cancel_reason
         try:
-            # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
-            try:
-                execution.judged = await self._sup.verification.commit(session_id, _message(execution))
-            except OSError as error:  # a full disk says nothing about the work: there are no findings for a new claim
-                await self.fail(execution, task_run.TestsFailed(error=f"not committed: {error}"))
-                return
-            rejection = await self._sup.verification.check(session_id, self._acceptance(execution))
-            review = self._plan_run.plan.review_of(execution.task)
-            reason, rules, findings = "", tuple[str, ...](), ""
-            if rejection is not None:
-                reason = f"not accepted: {rejection.problem}"
-                findings = self._findings(reason, rejection.output)
-            elif review is not None:
-                verdict = await review_work(
-                    self._sup, session_id, review, execution.task, execution.cause, execution.judged
-                )
-                reason, rules, findings = verdict.words, verdict.findings, self._findings(verdict.report)
+            reason, given = await self._find_problem(execution)
         except (NoSuchEntity, Refused) as refusal:
             stopped = session.stop_request if session is not None else None
-            await self.cancel(
-                execution, execution.cancel_reason or CancelReason(stopped.reason if stopped else str(refusal))
-            )
-            return
-        if reason:
-            given = Circumstances(rules=rules, findings=findings)
-            await self.fail(execution, task_run.TestsFailed(error=reason), given)
-        elif execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and not execution.is_over:
-            await self._pass_checks(execution)
+            end = CancelReason(stopped.reason if stopped else str(refusal))
+        with anyio.CancelScope(shield=True):
+            async with self._plan_run.moving(execution):
+                if (end := execution.cancel_reason or end) is not None:
+                    await self.cancel(execution, end)
+                elif reason and not execution.is_over:
+                    await self.fail(execution, task_run.TestsFailed(error=reason), given)
+                elif not execution.is_over:
+                    await self._pass_checks(execution)
+
+    async def _find_problem(self, execution: TaskExecution) -> tuple[str, Circumstances]:
+        """Return the reason why the work of the task's session is not accepted, with rules and findings; ``""`` if the
+        work is accepted.
+
+        Raises:
+            Refused, NoSuchEntity: the session was ended meanwhile.
+        """
+        session_id = execution.session_id
+        # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
+        try:
+            execution.judged = await self._sup.verification.commit(session_id, _message(execution))
+        except OSError as error:  # a full disk says nothing about the work: there are no findings for a new claim
+            return f"not committed: {error}", USUAL
+        rejection = await self._sup.verification.check(session_id, self._acceptance(execution))
+        if rejection is not None:
+            reason = f"not accepted: {rejection.problem}"
+            return reason, Circumstances(findings=self._findings(reason, rejection.output))
+        review = self._plan_run.plan.review_of(execution.task)
+        if review is None:
+            return "", USUAL
+        verdict = await review_work(self._sup, session_id, review, execution.task, execution.cause, execution.judged)
+        return verdict.words, Circumstances(rules=verdict.findings, findings=self._findings(verdict.report))
 
     def _acceptance(self, execution: TaskExecution) -> list[AcceptanceTest]:
         timeout_s = self._plan_run.plan.task_lifecycle.validation_timeout
@@ -175,9 +182,11 @@ class CompletionPipeline:
             return
         _log.warning("a task waits for approval", task=execution.name)
 
-    async def merge(self, execution: TaskExecution, merging: ActiveMerge) -> None:
-        """Perform the effect ``Merge``: merge the work, and close the task, or fail it. If *merging* is stopped before
+    async def merge(self, execution: TaskExecution) -> None:
+        """Perform the effect ``Merge``: merge the work, and close the task, or fail it. If the merge is stopped before
         the work is merged, record nothing: whoever stops it ends the task."""
+        merging = execution.merging
+        assert merging is not None
         try:
             with merging.scope:
                 merge = await self._merged(execution, execution.data.judged)
@@ -205,10 +214,7 @@ class CompletionPipeline:
         workstream."""
         workstream = self._plan_run.workstream
         execution.seq = workstream.born_seq
-        if execution.task.approval == "after":  # it was closed before it came to that
-            merge = "not merged: nobody has approved it"
-        else:
-            merge = await self._merged(execution, execution.judged, on=workstream.id)
+        merge = await self._merged(execution, execution.judged, on=workstream.id)
         is_merged = not merge.startswith("not merged")
         if is_merged:
             authorization.count_success(self._plan_run, execution, on=workstream.id)

@@ -338,9 +338,7 @@ class PlanRecovery:
                 if execution.job is Job.RUNNING:
                     await self._plan_run.advance(execution, job.WorkerLost(error=ORPHANED))
                 self._plan_run.offer(execution)
-            case TaskRun.VALIDATING:
-                await self._pipeline.check(execution)
-            case _:
+            case _ if not execution.is_checked:  # else its checks are the pending effect
                 await self._queue(execution)
 
     # ------------------------------------------------------------------ it is lost

@@ -273,7 +273,7 @@ class PlanRun:
         """Take every item from a lost worker, and interrupt the attempts that need the worker."""
         for claim in self.backlog.fence(worker_id):
             execution = self.executions[claim.item_id]
-            if execution.active is None and not execution.is_done:
+            if execution.active is None and execution.job is Job.QUEUED:
                 continue  # nobody has begun: it can be claimed at once
             self.backlog.hold(execution.name)  # whoever carries it out has to let go of it first
             # What is checked and merged needs no worker any more.

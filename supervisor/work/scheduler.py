@@ -18,7 +18,7 @@ from actors.one_shot_event import first_of
 from supervisor.lifecycles import task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task, TaskEnd
-from supervisor.lifecycles.task_cascade import Delay, Merge
+from supervisor.lifecycles.task_cascade import Delay, Merge, RunChecks, TaskEffect
 from supervisor.lifecycles.task_run import SkipCause
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.earlier_runs import digest_of
@@ -154,13 +154,11 @@ class TaskScheduler:
                 execution.open_job()
         return execution
 
-    def _perform(self, execution: TaskExecution, effect: Delay | Merge) -> None:
-        """Start what carries out the end of a delay, or a merge."""
-        if isinstance(effect, Delay):
-            self.plan_run.start(self.attempt_runner.end_delay, execution)
-        else:
-            execution.merging = ActiveMerge()
-            self.plan_run.start(self.pipeline.merge, execution, execution.merging)
+    def _perform(self, execution: TaskExecution, effect: TaskEffect) -> None:
+        """Start what carries out the end of a delay, the checks, or a merge."""
+        execution.merging = ActiveMerge() if isinstance(effect, Merge) else None
+        do = {Delay: self.attempt_runner.end_delay, RunChecks: self.pipeline.check, Merge: self.pipeline.merge}
+        self.plan_run.start(do[type(effect)], execution)
 
     def _import_closed(self, execution: TaskExecution) -> bool:
         """Count the task as done, if the run that this run resumes has closed it; return whether it has."""

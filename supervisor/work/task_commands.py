@@ -299,11 +299,14 @@ class TaskCommands:
             async with self.scheduler.plan_run.moving(execution):
                 self._check_not_given_up(execution)
                 active = execution.active
-                if active is None or active.decided.is_set():
+                is_decided = active is None or active.decided.is_set()
+                if (execution.is_checked or not is_decided) and execution.run is TaskRun.VALIDATING:
+                    words = "is done, and its work is being checked; wait for that, or cancel it"
+                    raise Refused(f"task {execution.name!r} {words}")
+                if active is None or is_decided:
                     request.begin()
                     yield
                     return
-                self._check_unjudged(execution)
             await active.decided.wait()
 
     async def _reset(self, request: CommandRequest) -> CommandEffect:
@@ -369,24 +372,11 @@ class TaskCommands:
         async with self._decided(request):
             if execution.state is not state or execution.is_over:
                 self._refuse(execution, refused)
-            self._check_unjudged(execution)
             interruption = await self.scheduler.attempt_runner.take(execution, request.words("taken away"))
         await interruption.done.wait()
         if interruption.event is None:
             raise Refused(
                 f"task {execution.name!r} came to its end before it could be taken away: {execution.state.value}"
-            )
-
-    @staticmethod
-    def _check_unjudged(execution: TaskExecution) -> None:
-        """Refuse the command if the work of the task is being checked just now.
-
-        Raises:
-            Refused: the agent has stated that it is done, and its work is being checked.
-        """
-        if execution.run is TaskRun.VALIDATING:
-            raise Refused(
-                f"task {execution.name!r} is done, and its work is being checked; wait for that, or cancel it"
             )
 
     # ------------------------------------------------------------------ blocked
@@ -396,7 +386,6 @@ class TaskCommands:
             waits_for = self.scheduler.blocked_tasks.named(execution, on)
             if task.Blocked not in TASK.allowed(execution.state) or execution.is_over:
                 self._refuse(execution, task.Blocked(on=waits_for))
-            self._check_unjudged(execution)
             words = request.words("blocked")
             interruption = await self.scheduler.attempt_runner.take(execution, words, waits_for)
         await interruption.done.wait()

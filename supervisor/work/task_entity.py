@@ -1,13 +1,13 @@
 """The entity of a plan task: the logs of the task, its task run and its job, the timer of the delay between tries, and
-the begin of the merge.
+the begin of checks and merge.
 
 Theory of operation
 -------------------
 One decision moves the three logs together (``lifecycles.task_cascade``), in one append. The delay before the next
-attempt, probe or claim, and the merge of work that is done, are no decisions: the present states determine them
+attempt, probe or claim, and the checks and the merge of its work, are no decisions: the present states determine them
 (``task_cascade.pending_effect``), however the task came to them, and after a takeover as well. So nothing is stored
-about them. ``perform_pending`` compares the pending effect with the effect that was begun last, begins a merge, and
-starts or cancels the timer of a delay; it may be called at any time, any number of times.
+about them. ``perform_pending`` compares the pending effect with the effect that was begun last, begins checks and
+merges, and starts or cancels the timer of a delay; it may be called at any time, any number of times.
 
 An effect is identified by the state that it belongs to (the entity, and the number of its state), and ends with that
 state: what follows an effect is recorded.
@@ -26,20 +26,20 @@ from typing import Any, Final, NamedTuple
 from actors import Context
 from actors.machine import Event
 from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND, Lifecycle
-from supervisor.lifecycles.task_cascade import TABLE_OF, Delay, Merge, TaskStates, pending_effect
+from supervisor.lifecycles.task_cascade import TABLE_OF, Delay, Merge, TaskEffect, TaskStates, pending_effect
 from supervisor.lifecycles.types import Kind, RecordId
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import END_S, MAILBOX, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 
 _TIMER: Final = "delay"
-Perform = Callable[[Delay | Merge], None]
+Perform = Callable[[TaskEffect], None]
 
 
 class PendingEffect(NamedTuple):
     """Effect, and the state that it belongs to: the entity, and the number of the entity's state (``Entity.epoch``)."""
 
-    effect: Delay | Merge
+    effect: TaskEffect
     entity_id: str
     epoch: int
 
@@ -51,7 +51,7 @@ class TaskEntity:
         registry: registry that the three logs are in.
         task: log of the task.
         run, job: logs of the newest run and the newest job, if there are any in this process.
-        perform: function that is called when a delay is over, and when a merge is to begin.
+        perform: function that is called when a delay is over, and when checks or a merge are to begin.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TaskEntity:
         self.task, self.run, self.job = task, run, job
         self._registry, self._perform = registry, perform
         self._begun: PendingEffect | None = None
-        """The effect that was begun last: the merge, or the delay whose timer was started."""
+        """The effect that was begun last: checks, a merge, or the delay whose timer was started."""
         self._due: PendingEffect | None = None
         """The delay whose timer has fired last."""
         registry.system.spawn(self, task.id, limits=MAILBOX, shutdown_s=END_S)
@@ -118,7 +118,8 @@ class TaskEntity:
     # ------------------------------------------------------------------ effects
     def _pending(self) -> PendingEffect | None:
         effect = pending_effect(self.states)
-        log = self.run if isinstance(effect, Delay) and effect.since == Kind.RUN else self.task
+        of_task = isinstance(effect, Merge) or (isinstance(effect, Delay) and effect.since == Kind.TASK)
+        log = self.task if of_task else self.run
         return None if effect is None or log is None else PendingEffect(effect, log.id, log.epoch)
 
     @property
@@ -132,8 +133,8 @@ class TaskEntity:
         return self._due is not None and self._due == self._pending()
 
     def perform_pending(self, *, now: bool = False) -> None:
-        """Begin the pending effect, unless it was begun: the merge, or the timer of the delay; cancel the timer of a
-        delay that is not pending any more. The time without a supervisor counts. *now*: let the delay end at once."""
+        """Begin the pending effect, unless it was begun: checks, merge, or the timer of the delay; cancel the timer
+        of a delay that is not pending any more. The time without a supervisor counts. *now*: let the delay end."""
         found, ctx = self._pending(), self._registry.system.context(self.task.id)
         is_begun = found == self._begun
         if ctx is None or (is_begun and not now):
@@ -144,8 +145,8 @@ class TaskEntity:
             case PendingEffect(Delay(delay_s=delay_s), entity_id):
                 passed_s = self._registry.journal_writer.clock.wall.time() - self._registry.entity(entity_id).changed_at
                 ctx.set_timer(_TIMER, 0.0 if now else max(0.0, delay_s - max(0.0, passed_s)), found)
-            case PendingEffect(Merge() as merge) if not is_begun:
-                self._perform(merge)
+            case PendingEffect(effect) if not is_begun:
+                self._perform(effect)
 
     def receive(self, ctx: Context, message: Any) -> None:
         """Report the end of a delay, unless the task has left the state of that delay."""

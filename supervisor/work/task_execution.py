@@ -385,7 +385,7 @@ class TaskExecution:
         """Whether the work of the task's session is being tested or reviewed. (The part that a split task did itself is
         not, while the task waits for its subtasks.)"""
         is_held = self.state in (Task.CLAIMED, Task.IN_PROGRESS)
-        return is_held and self.session_lives and self.has_run and self.run is TaskRun.VALIDATING
+        return is_held and self.has_run and self.run is TaskRun.VALIDATING
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -111,7 +111,7 @@ async def test_a_late_merge_changes_trust(
 
     plan = plan_of({"id": "t", "prompt": prompt})
     with monkeypatch.context() as patched, pytest.raises(RuntimeError):
-        patched.setattr(CompletionPipeline, "deliver", breaks)
+        patched.setattr(CompletionPipeline, "merge", breaks)
         await carried_out(plan, repository)
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository

@@ -36,7 +36,8 @@ class Row(NamedTuple):
     difference: str = ""
 
 
-LIVE = "claimed turn delay between cooling checked reviewed merged split"
+BEFORE_MERGE = "claimed turn delay between cooling checked reviewed split"
+LIVE = f"{BEFORE_MERGE} merged"
 """Phases in which the task has a session."""
 WAITING = "reclaim approval blocked"
 """Phases in which the last session has ended, and the task has not."""
@@ -52,8 +53,6 @@ NO_ID = "unknown: no session or tool call has the id"
 NOT_ALIVE = "unknown: nothing alive has the id"
 NO_PROMPT = "refused: w0t0 works for a task and may get no further prompt"
 NO_SIBLINGS = "bad: w0t0 is a root session and has no siblings"
-
-NOT_AT_ALL = "rule 51: a run that is given up ends a task that is checked or reviewed; it is completed"
 
 ROWS = (
     Row("approve", "planned", "OPEN"),
@@ -78,8 +77,7 @@ ROWS = (
     Row("stop_now", "delay cooling", "now", *ENDING),
     Row("stop_now", "split", "now", "BLOCKED CANCELLED", "blocked", "its subtask w0t0s7 did not complete"),  # silent
     Row("stop_now", "failed", "now"),
-    Row("give_up", f"planned queued claimed turn delay between cooling split {WAITING}", "given up", *GIVEN_UP),
-    Row("give_up", "checked reviewed", "given up", *GIVEN_UP, NOT_AT_ALL),
+    Row("give_up", f"planned queued {BEFORE_MERGE} {WAITING}", "given up", *GIVEN_UP),
     Row("give_up", "merged", "given up", "CLOSED", reason="verified; nobody goes on with its plan"),  # its branch waits
     Row("give_up", "failed", "given up"),
     # ------------------------------------------------------------------ another try

@@ -32,11 +32,13 @@ from supervisor.lifecycles.task_cascade import (
     Question,
     RetriesEnded,
     Row,
+    RunChecks,
     SaveCheckpoint,
     SessionGaveUp,
     Situation,
     SpendRetry,
     TakenAway,
+    TaskEffect,
     TaskStates,
     WorkersLost,
     pending_effect,
@@ -304,15 +306,17 @@ OPEN_AGAIN = at("OPEN PENDING pending")._replace(task_data=TaskData(delay_s=4.0)
         (at("BLOCKED RETRYING retrying", delay_s=3.0), None),
         (at("FAILED CIRCUIT_OPEN failed"), None),
         (AT_WORK, None),
+        (CHECKED, RunChecks()),
+        (CHECKED._replace(task=T.WAITING_FOR_SUBTASKS), None),
         (DONE._replace(task_data=TaskData(judged="c0")), Merge(judged="c0")),
         (DONE._replace(task=T.PENDING_APPROVAL, task_data=TaskData(judged="c0", approved_by="ann")), APPROVED),
         (DONE._replace(task=T.PENDING_APPROVAL), None),
         (DONE._replace(task=T.CLOSED, task_data=TaskData(approved_by="ann")), None),
     ],
 )
-def test_a_state_owes_its_delay_or_its_merge(states: TaskStates, expected: Delay | Merge | None) -> None:
-    """The delay before the next probe, attempt or claim, and the merge of work that is done, or approved, follow from
-    the states alone; there is none before or after it, nor while the task is blocked."""
+def test_a_state_owes_its_effect(states: TaskStates, expected: TaskEffect | None) -> None:
+    """The delay before the next probe, attempt or claim, the checks, and the merge of work that is done, or approved,
+    follow from the states alone; there is none before or after it, nor while the task is blocked."""
     assert pending_effect(states) == expected
 
 
@@ -507,6 +511,8 @@ def check(before: TaskStates, move: Move, now: TaskStates, events: tuple[Event, 
     assert found == [], text
     if now.job is J.RETRYING and now.task in BEGUN:
         assert pending_effect(now) is not None, f"nobody ends the wait: {text}"
+    if now.task in HELD and now.run is R.VALIDATING:
+        assert pending_effect(now) == RunChecks(), f"nobody checks it: {text}"
     if now.task is T.DONE:
         assert isinstance(pending_effect(now), Merge), f"nobody merges it: {text}"
     if isinstance(move.lead, DelayEnded | Merged | MergeRefused):
