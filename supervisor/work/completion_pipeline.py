@@ -40,7 +40,6 @@ from actors.machine import Event
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
 from supervisor.lifecycles.task_cascade import (
-    SAVE_CANCELLED,
     USUAL,
     Circumstances,
     Ended,
@@ -50,7 +49,6 @@ from supervisor.lifecycles.task_cascade import (
     PlanGivenUp,
     RetriesEnded,
     outcome_of,
-    step,
     with_end,
 )
 from supervisor.lifecycles.task_run import SkipCause
@@ -372,14 +370,13 @@ class CompletionPipeline:
     async def record_given_up(self, execution: TaskExecution, reason: str) -> None:
         """Record that the task, its run and its job are cancelled, or that a task that is done is closed. Do not wait
         for the journal: the records are written when the disk allows."""
-        lead = PlanGivenUp(reason=reason)
-        events = step(execution.states, lead, answers={SAVE_CANCELLED: None}).events
+        lead, given = PlanGivenUp(reason=reason), USUAL
         with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or gives up by itself
             try:
-                events = await self._plan_run.decide(execution, lead)
+                given = await self._plan_run.with_checkpoint(execution, lead)
             finally:
                 with suppress(NoSuchEntity, Refused):
-                    execution.apply(events)
+                    self._plan_run.record(execution, lead, given=given)
 
     async def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None

@@ -40,11 +40,9 @@ from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Retried, Task
 from supervisor.lifecycles.task_cascade import (
     USUAL,
+    CascadeStep,
     Circumstances,
-    DrawJitter,
-    Question,
-    SaveCheckpoint,
-    SpendRetry,
+    Saved,
     step,
 )
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
@@ -285,52 +283,59 @@ class PlanRun:
         return self.sup.journal_writer.together()
 
     async def advance(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> None:
-        """Record the events *leads* and everything that follows from them for the task, its run and its job, and wait
-        until the records are durable, even if the caller is cancelled.
+        """Save the checkpoint that the plan wants with this decision, record the events *leads* and everything that
+        follows from them for the task, its run and its job, and wait until the records are durable, even if the caller
+        is cancelled.
 
         Raises:
             Refused: a table does not allow an event; no entity has moved.
         """
-        events = await self.decide(execution, *leads, given=given)
-        execution.apply(events)
-        if events:
+        given = await self.with_checkpoint(execution, *leads, given=given)
+        if self.record(execution, *leads, given=given):
             await execution.recorded()
 
-    async def decide(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> tuple[Event, ...]:
-        """Return the events *leads* and the events that follow from them, in the order of their records
-        (``task_cascade.step``), and answer the questions of the cascade. The caller records the events before it awaits
-        anything else: else another decision about the task might come between.
+    async def with_checkpoint(
+        self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL
+    ) -> Circumstances:
+        """Save the checkpoint that the plan wants with the decision of the events *leads*; return *given* with it. The
+        task may move meanwhile: the decision is made afterwards, as the task is then."""
+        lifecycle = self.plan.task_lifecycle
+        wanted = lifecycle.checkpoint.save_on_states if lifecycle.checkpoint.enabled else ()
+        trial = given._replace(saved=Saved(wanted, execution.session_id, ""))
+        events = self._decide(execution, leads, trial).events
+        return given._replace(saved=await checkpoints.save(self.sup, lifecycle, execution, events))
 
-        Whether a failed run is tried again is decided here alone: the table of the run grants a retry, and the retry
-        budget of the workstream pays for it. A checkpoint that the plan requests is saved on the way, and recorded with
-        the decision."""
-        leads = tuple(map(self.sup.journal_writer.redactor.event, leads))  # as they will be recorded
-        answers: dict[Question, Event | None] = {}
-        while True:
-            given = given._replace(can_probe=bool(self.budget.left) and not self.sup.stopping.is_set())
-            found = step(execution.states, *leads, given=given, answers=answers)
-            if found.question is None:
-                return found.events
-            answers[found.question] = await self._answer(execution, found.question, found.states.run_data)
+    def record(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> bool:
+        """Record the events *leads* and everything that follows from them, without waiting for the journal; return
+        whether there is an event.
 
-    async def _answer(self, execution: TaskExecution, question: Question, data: TaskRunData) -> Event | None:
-        """Answer a question of the cascade; *data* is that of the run after the events so far."""
-        match question:
-            case SaveCheckpoint(state=state):
-                lifecycle = self.plan.task_lifecycle
-                return await checkpoints.make_checkpoint(self.sup, lifecycle, execution, state, data)
-            case DrawJitter():
-                return task_run.RetryDecided(jitter=1.0 + self._random.uniform(-data.jitter, data.jitter))
-            case SpendRetry() if why := self.spend_retry():
-                return task_run.CircuitOpened(reason=why)
-        return None
+        Raises:
+            Refused: a table does not allow an event; no entity has moved.
+        """
+        found = self._decide(execution, leads, given)
+        execution.apply(found.events)
+        if found.uses_retry and (left := self.budget.spend()) is not None:
+            self.budget = left
+        return bool(found.events)
+
+    def _decide(self, execution: TaskExecution, leads: tuple[Event, ...], given: Circumstances) -> CascadeStep:
+        """Return the events *leads* and the events that follow from them, in the order of their records. Whether a
+        failed run is tried again is decided here alone: the table of the run grants a retry, and the retry budget of
+        the workstream pays for it."""
+        clean = map(self.sup.journal_writer.redactor.event, leads)  # as they will be recorded
+        given = given._replace(
+            can_probe=bool(self.budget.left) and not self.sup.stopping.is_set(),
+            no_retry=given.no_retry or self.no_retry,
+            draw=self._random.uniform(-1.0, 1.0),
+        )
+        return step(execution.states, *clean, given=given)
 
     async def open_again(self, execution: TaskExecution, lead: Event) -> None:
         """Record *lead* and what follows from it, and open a new run and a new job for the task. They wait for a
         worker, or first for the end of the delay that *lead* imposes."""
-        events = await self.decide(execution, lead)
+        given = await self.with_checkpoint(execution, lead)
         with self.together():
-            execution.apply(events)
+            self.record(execution, lead, given=given)
             execution.checkpoint = execution.checkpoint or execution.last_checkpoint
             execution.open_run(self.limits_of(execution))
             execution.open_job()
@@ -441,15 +446,18 @@ class PlanRun:
         if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
             await checkpoints.take_back(self.sup, execution)
 
-    def spend_retry(self) -> str:
-        """Use one retry of the workstream's retry budget. Return the reason why no retry is left, or ``""``."""
+    @property
+    def no_retry(self) -> str:
+        """Reason why the workstream's retry budget pays no retry now; ``""`` if it pays one."""
         if self.sup.stopping.is_set():
             return STOPPING
-        left = self.budget.spend()
-        if left is None:
-            return self.budget.describe()
-        self.budget = left
-        return ""
+        return self.budget.describe() if self.budget.spend() is None else ""
+
+    def spend_retry(self) -> str:
+        """Use one retry of the workstream's retry budget. Return the reason why no retry is left, or ``""``."""
+        if not (why := self.no_retry):
+            self.budget = self.budget.spend() or self.budget
+        return why
 
     def _charge_launch(self, execution: TaskExecution, error: str) -> str:
         """Use one retry for a launch that the session of the task repeats by itself within an attempt, and count the

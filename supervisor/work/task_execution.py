@@ -503,15 +503,13 @@ class TaskExecution:
         return self.entity.states
 
     def record(self, lead: Event) -> None:
-        """Append the records of *lead* and of the events that follow from it. (What follows may need an answer from
-        outside: ``PlanRun.advance``.)
+        """Append the records of *lead* and of the events that follow from it. (What follows may depend on
+        circumstances: ``PlanRun.record``.)
 
         Raises:
             Refused: a table does not allow an event; no entity has moved.
         """
-        found = step(self.states, lead)
-        assert found.question is None, f"{lead.name()} needs an answer: {found.question}"
-        self.apply(found.events)
+        self.apply(step(self.states, lead).events)
 
     def apply(self, events: Sequence[Event]) -> None:
         """Append the records of the *events* of one decision: each moves the task, its run or its job.

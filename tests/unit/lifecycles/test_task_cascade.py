@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -22,21 +22,18 @@ from supervisor.lifecycles.task_cascade import (
     Circumstances,
     Delay,
     DelayEnded,
-    DrawJitter,
     Ended,
     Merge,
     Merged,
     MergeRefused,
     OwnPartEnded,
     PlanGivenUp,
-    Question,
     RetriesEnded,
     Row,
     RunChecks,
-    SaveCheckpoint,
+    Saved,
     SessionGaveUp,
     Situation,
-    SpendRetry,
     TakenAway,
     TaskEffect,
     TaskStates,
@@ -52,8 +49,6 @@ from tests.task_fit import misfits
 T, R, J = Task, TaskRun, Job
 ORPHAN_RECOVERED = TransitionReason.ORPHAN_RECOVERED
 OPENED = task_run.CircuitOpened(reason="no retry is left")
-Answers = Mapping[Question, Event | None]
-NO_ANSWERS: Answers = {}
 
 
 def at(text: str, *, retries: int = 4, **data: Any) -> TaskStates:
@@ -65,35 +60,23 @@ def at(text: str, *, retries: int = 4, **data: Any) -> TaskStates:
     return TaskStates(task=T(of_task), run=R(of_run), run_data=run_data, job=job, job_data=job_data)
 
 
-def every_course(
-    before: TaskStates,
-    *leads: Event,
-    given: Circumstances = USUAL,
-    saves: bool = True,
-    answers: Answers = NO_ANSWERS,
-) -> Iterator[CascadeStep]:
-    """Yield the last step with a retry left, and, if a retry is asked for, without. *saves*: checkpoints are saved."""
-    found = step(before, *leads, given=given, answers=answers)
-    possible: tuple[Event | None, ...] = (None,)
-    match found.question:
-        case None:
-            yield found
-            return
-        case SaveCheckpoint(state=state) if saves and found.states.run is not R.PENDING:  # no attempt, nothing to save
-            possible = (task_run.CheckpointSaved(state=state, attempt=1, session="t", saved_as="c0ffee"),)
-        case DrawJitter():
-            possible = (task_run.RetryDecided(jitter=1.0),)
-        case SpendRetry():
-            possible = (None, OPENED)
-    assert found.question not in answers, "a question is asked once"
-    for one in possible:
-        more = {**answers, found.question: one}
-        yield from every_course(before, *leads, given=given, saves=saves, answers=more)
+SAVED = Saved(frozenset({R.COMPLETED, R.FAILED, R.TIMEOUT, R.CIRCUIT_OPEN, R.CANCELLED}), "t", "c0ffee")
 
 
-def carried_out(before: TaskStates, *leads: Event, given: Circumstances = USUAL, saves: bool = False) -> CascadeStep:
-    """Return the last step, with a retry left."""
-    return next(every_course(before, *leads, given=given, saves=saves))
+def every_course(before: TaskStates, *leads: Event, given: Circumstances = USUAL) -> Iterator[CascadeStep]:
+    """Yield the step with a retry left; if that uses a retry, also the step without; each with checkpoints."""
+    found = step(before, *leads, given=given)
+    yield found
+    yield step(before, *leads, given=given._replace(saved=SAVED))
+    if found.uses_retry:
+        unpaid = given._replace(no_retry=OPENED.reason)
+        yield step(before, *leads, given=unpaid)
+        yield step(before, *leads, given=unpaid._replace(saved=SAVED))
+
+
+def carried_out(before: TaskStates, *leads: Event, given: Circumstances = USUAL) -> CascadeStep:
+    """Return the step with a retry left, and without checkpoints."""
+    return step(before, *leads, given=given)
 
 
 def named(events: tuple[Event, ...]) -> str:
@@ -226,8 +209,10 @@ def test_a_decision_moves_its_logs_in_this_order(before: str | TaskStates, lead:
 
 def test_the_last_retry_fails_the_task_with_the_reason() -> None:
     """A retry that the run may make and the budget has not fails job and task, and the task says why."""
-    _, found = every_course(AT_WORK, FAILED, saves=False)
+    assert carried_out(AT_WORK, FAILED).uses_retry
+    found = carried_out(AT_WORK, FAILED, given=Circumstances(no_retry=OPENED.reason))
 
+    assert not found.uses_retry
     assert named(found.events) == f"{GONE} run:circuit_opened job:execution_failed task:failed"
     assert found.states.task_data.last_failure == with_end("no", OPENED.reason)
     assert found.states.job_data.last_error == "no"
@@ -235,8 +220,9 @@ def test_the_last_retry_fails_the_task_with_the_reason() -> None:
 
 def test_an_agent_that_may_not_try_again_costs_no_retry() -> None:
     """If the agent has had its tries, the circuit opens for that reason, and no retry of the budget is asked for."""
-    [found] = every_course(AT_WORK, FAILED, given=Circumstances(no_retry="it has had its tries"), saves=False)
+    found = carried_out(AT_WORK, FAILED, given=Circumstances(no_retry="it has had its tries"))
 
+    assert not found.uses_retry
     assert named(found.events) == f"{GONE} run:circuit_opened job:execution_failed task:failed"
     assert found.states.task_data.last_failure == with_end("no", "it has had its tries")
 
@@ -320,25 +306,22 @@ def test_a_state_owes_its_effect(states: TaskStates, expected: TaskEffect | None
     assert pending_effect(states) == expected
 
 
-# -------------------------------------------------------------------------------------------- questions and refusals
+# ------------------------------------------------------------------------------------------ checkpoints and refusals
 def test_checkpoints_are_recorded_where_they_belong() -> None:
-    """A saved checkpoint stands before the decision that it belongs to, and each state is asked about once."""
-    before = at("CLAIMED IN_PROGRESS running", max_attempts=1, probes_max=0)
-    found = carried_out(before, TIMED_OUT, saves=True)
+    """A saved checkpoint stands before the decision that it belongs to, once for each state that the plan names."""
+    before, given = (
+        at("CLAIMED IN_PROGRESS running", max_attempts=1, probes_max=0, attempts=1),
+        Circumstances(saved=SAVED),
+    )
+    found = carried_out(before, TIMED_OUT, given=given)
     run = "timed_out checkpoint_saved retry_decided checkpoint_saved retry_decided checkpoint_saved"
     assert named(found.events) == f"run:execution_{' run:'.join(run.split())} job:execution_failed task:failed"
 
-    found = carried_out(AT_WORK, ABORTED, saves=True)
+    found = carried_out(AT_WORK, ABORTED, given=given)
     assert named(found.events) == "task:cancelled run:checkpoint_saved run:cancelled job:user_cancelled"
 
-
-def test_a_task_that_moved_while_a_checkpoint_was_saved_is_judged_as_it_is() -> None:
-    """An answer is combined with the states of the moment: a task that has failed meanwhile is not cancelled."""
-    asked, saved = step(AT_WORK, ABORTED), {SaveCheckpoint(state=R.CANCELLED): None}
-    assert (named(asked.events), asked.question) == ("task:cancelled", *saved)
-
-    moved = AT_WORK._replace(task=T.FAILED)
-    assert named(step(moved, ABORTED, answers=saved).events) == "run:cancelled job:user_cancelled"
+    found = carried_out(AT_WORK, ABORTED, given=Circumstances(saved=SAVED._replace(states=[R.FAILED])))
+    assert named(found.events) == "task:cancelled run:cancelled job:user_cancelled"
 
 
 def test_a_refused_leading_event_leads_nothing() -> None:
