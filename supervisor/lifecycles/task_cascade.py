@@ -25,8 +25,9 @@ crash leaves all of them or none. An event without rows leads alone.
   the plan wants does that before, and finds by a trial (with ``Circumstances.saved``) whether it would be recorded.
 * A *decision* (``Decision``) is a leading event of no table: an end, a retry or a loss that means another event in
   each state. Only its rows are recorded.
-* Delays, checks and merges are no events: ``pending_effect`` finds them in the states. What leads after them
-  (``DelayEnded``, ``TestsPassed``, ``Merged`` and others) always leads to a state without that effect.
+* What is to be done next (an attempt, checks, a merge, a delay) is no event: ``pending_effect`` finds it in the states.
+  What leads after it (``ExecutionFailed``, ``TestsPassed``, ``Merged``, ``DelayEnded`` and others) always leads to a
+  state without that effect.
 * A leading event that its table refuses ends the list: the entity refuses and records it, and nothing moves.
 
 The order of the rows is the order of the records. It differs between decisions (a cancellation begins with the task, a
@@ -143,10 +144,6 @@ class Decision(Event, frozen=True, kw_only=True):
 
 class AttemptBegun(Decision, frozen=True, kw_only=True):
     """Decision: the session of the task gets its prompt: for the first attempt, for another one, or for a probe."""
-
-
-class OwnPartEnded(Decision, frozen=True, kw_only=True):
-    """Decision: the rest of a task that was split is done by its subtasks; its own attempt counts as made."""
 
 
 class DelayEnded(Decision, frozen=True, kw_only=True):
@@ -351,6 +348,7 @@ START: Final = (
     Row(task_run.BackoffCompleted(), run=[R.RETRYING]),
     Row(task_run.ProbeStarted(), run=[R.HALF_OPEN]),
 )
+BEGINNINGS: Final = tuple(type(row.then) for row in START)
 DECIDE: Final = (Row(save, run=[R.FAILED]), Row(decide, run=[R.FAILED]))
 """The run leaves FAILED at once (rule 35), after its checkpoint."""
 END_RUN: Final = (SAVE_CANCELLED, Row(cancel_run, run=LIVE_RUN))
@@ -386,6 +384,11 @@ def lose_worker(now: Situation) -> Event:
 
 
 END_JOB: Final = Row(cancel_job, job=LIVE_JOB)
+LEFT_TO_SUBTASKS: Final = (  # a worker has a task whose rest is done by its subtasks: its own attempt counts as made
+    *(row._replace(task=[T.WAITING_FOR_SUBTASKS], job=[J.RUNNING]) for row in START),
+    Row(task_run.ExecutionCompleted(), when=lambda now: isinstance(now.events[-1], BEGINNINGS)),
+    Row(job.ExecutionCompleted(), run=[R.VALIDATING], job=[J.RUNNING]),
+)
 
 
 # ---- events of the task
@@ -483,11 +486,8 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         AttemptBegun: START,
         # ------------------------------------------------------------------------ it ends, and is checked
         task_run.ExecutionCompleted: (LEAD, Row(job.ExecutionCompleted())),
-        OwnPartEnded: (
-            *START,
-            Row(task_run.ExecutionCompleted(), run=[R.IN_PROGRESS]),
-            Row(job.ExecutionCompleted(), job=[J.RUNNING]),
-        ),
+        job.WorkerStarted: (LEAD, *LEFT_TO_SUBTASKS),
+        task.Split: (LEAD, *LEFT_TO_SUBTASKS),
         task_run.TestsPassed: (
             Row(lambda now: saved_in(R.COMPLETED, now)),
             LEAD,
@@ -648,9 +648,19 @@ class Delay(Effect, frozen=True, kw_only=True):
     since: Kind
 
 
+class StartAttempt(Effect, frozen=True, kw_only=True):
+    """Effect: prepare the workspace, and start a session for the task unless one lives. ``Claimed`` or
+    ``AttemptBegun`` follows."""
+
+
+class MakeAttempt(Effect, frozen=True, kw_only=True):
+    """Effect: prompt the session of the task, or follow its turn after a takeover. ``ExecutionCompleted``,
+    ``ExecutionFailed`` or ``ExecutionTimedOut`` of the run follows."""
+
+
 class RunChecks(Effect, frozen=True, kw_only=True):
-    """Effect: commit the work of the task's session, run the acceptance tests on that commit, and have it reviewed.
-    ``TestsPassed`` or ``TestsFailed`` follows."""
+    """Effect: commit the work of the task's session, run the acceptance tests on that commit, and have it reviewed; of
+    a task that was split, test the joint work of its subtasks. ``TestsPassed`` or ``TestsFailed`` follows."""
 
 
 class Merge(Effect, frozen=True, kw_only=True):
@@ -661,35 +671,80 @@ class Merge(Effect, frozen=True, kw_only=True):
     by: str = ""
 
 
-TaskEffect: TypeAlias = Delay | RunChecks | Merge
+class PutAway(Effect, frozen=True, kw_only=True):
+    """Effect: end the session of a task that nobody carries out any more, clear its workspace, and free the slot of its
+    worker. A failed task is then claimed again (``Retried``), or, as any task that has ended, settled."""
+
+
+TaskEffect: TypeAlias = Delay | StartAttempt | MakeAttempt | RunChecks | Merge | PutAway
+
+
+class Surroundings(NamedTuple):
+    """What there is of a task in this process, beside its states, on which its effects depend.
+
+    Args:
+        has_slot: whether a worker keeps a slot for the task.
+        has_session: whether the last session of the task lives.
+        is_settled: whether the task, which has ended, has its result.
+        parts_met: whether every task that it was split into is completed or skipped.
+    """
+
+    has_slot: bool = False
+    has_session: bool = False
+    is_settled: bool = False
+    parts_met: bool = False
+
+
+NOTHING: Final = Surroundings()
+"""Surroundings of a task that was just taken over, or that only waits."""
 
 BEGUN: Final = (T.OPEN, T.CLAIMED, T.IN_PROGRESS, T.WAITING_FOR_SUBTASKS)
 
 
-def pending_effect(states: TaskStates) -> TaskEffect | None:
-    """Return the effect that must be performed while a task is in these states: the delay before its next probe,
-    attempt or claim, or the checks or the merge of its work; ``None`` if there is none. A task that is blocked, or that
-    somebody carries out, waits for no delay.
+def pending_effect(states: TaskStates, around: Surroundings = NOTHING) -> TaskEffect | None:
+    """Return the effect that must be performed while a task is in these states; ``None`` if the task waits for
+    something else: for its dependencies, a worker, a person, or the tasks that it was split into.
 
-    The states alone decide, not the way that led to them. So the effect is the same after a takeover, and is neither
-    lost nor doubled.
+    The states alone decide, not the way that led to them, and what is left of a task *around* them. So the effect is
+    the same after a takeover, and is neither lost nor doubled.
     """
     data = states.task_data
-    if states.task is T.DONE or (states.task is T.PENDING_APPROVAL and data.approved_by):
-        return Merge(judged=data.judged, by=data.approved_by)
-    if states.task not in BEGUN:
-        return None
+    is_left = around.has_slot or around.has_session
+    match states.task:
+        case T.DONE:
+            return Merge(judged=data.judged)
+        case T.PENDING_APPROVAL if data.approved_by:
+            return Merge(judged=data.judged, by=data.approved_by)
+        case T.CLOSED | T.CANCELLED | T.FAILED:
+            return None if around.is_settled else PutAway()
+        case T.PENDING_APPROVAL | T.BLOCKED:
+            return PutAway() if is_left else None
+        case T.PLANNED | T.ORPHANED | None:
+            return None
+    is_split = states.task is T.WAITING_FOR_SUBTASKS
     match states.run, states.job:
-        case R.VALIDATING, _ if states.task is not T.WAITING_FOR_SUBTASKS:
+        case R.VALIDATING, _ if not is_split or around.parts_met:
             return RunChecks()
+        case ((R.PENDING | R.RETRYING | R.HALF_OPEN), J.RUNNING):
+            return StartAttempt()
+        case R.IN_PROGRESS, J.RUNNING:
+            return MakeAttempt()
+    if around.has_slot or (states.task is T.OPEN and around.has_session):
+        return PutAway()
+    return _delay_of(states)
+
+
+def _delay_of(states: TaskStates) -> Delay | None:
+    """Return the delay before the next probe, attempt or claim, if the task waits for one."""
+    match states.run, states.job:
         case R.CIRCUIT_OPEN, J.QUEUED | J.RETRYING:
             return Delay(delay_s=states.run_data.cooldown_s, since=Kind.RUN)
         case R.RETRYING, J.RETRYING:  # a job that is queued has waited
             return Delay(delay_s=states.run_data.delay_s, since=Kind.RUN)
         case _, J.RETRYING:  # its worker was lost, and no attempt was under way
             return Delay(delay_s=0.0, since=Kind.RUN)
-        case R.PENDING, J.PENDING if states.task is T.OPEN and data.delay_s:
-            return Delay(delay_s=data.delay_s, since=Kind.TASK)
+        case R.PENDING, J.PENDING if states.task is T.OPEN and states.task_data.delay_s:
+            return Delay(delay_s=states.task_data.delay_s, since=Kind.TASK)
     return None
 
 
