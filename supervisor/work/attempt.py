@@ -30,8 +30,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 import anyio
+import msgspec
 
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
+from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Claimed, Started, Task
 from supervisor.lifecycles.task_cascade import AttemptBegun, Circumstances
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun
@@ -44,6 +47,7 @@ from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
 from supervisor.sessions.handle import Session
 from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.restore import WHY
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace
@@ -97,6 +101,9 @@ class Attempts:
             await self._sup.close_session(session.id, reason="its task goes on without it", cause=execution.cause)
             return
         execution.session_id = session.id
+        if (why := await aborted_for(self._sup, session.id)) is not None:  # before it could hold the task
+            await self._pipeline.cancel(execution, CancelReason(why), effect=execution.entity.running)
+            return
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
         await self._plan_run.report(execution, Claimed(by=session.id, reason=f"agent {execution.agent}"))
 
@@ -256,3 +263,27 @@ def as_failed(outcome: Outcome, reason: AbortReason) -> Outcome:
     """Return *outcome*, changed to an attempt that failed because the runtime ended its session for *reason*."""
     exit_ = Exit.TIMEOUT if reason is AbortReason.TIMEOUT else Exit.ERROR
     return outcome._replace(outcome="failed", how=Verdict(exit=exit_, error=outcome.error, abort_reason=reason))
+
+
+async def aborted_for(sup: SupervisorCore, session_id: str) -> str | None:
+    """Return the reason for which a person or the host has ended a session on purpose, while no task was attached to
+    the session; ``None`` if nobody has."""
+    session = sup.registry.sessions.get(session_id)
+    asked = session.stop_request if session is not None else None
+    if asked is not None and asked.abort_id is not None and asked.abort_reason not in OWN_ABORTS:
+        return asked.reason
+    if session is not None and asked is None:
+        return None
+    data = await last_data_of(sup, session_id)
+    if data is None or data.outcome != "aborted" or data.last_error == WHY:
+        return None
+    return None if await own_abort_of(sup.journal, session_id) is not None else data.last_error
+
+
+async def last_data_of(sup: SupervisorCore, session_id: str) -> SessionData | None:
+    """Return the data of a session as the journal has them now; ``None`` if it is not there. The session may have ended
+    under this supervisor, or under an earlier one."""
+    await sup.journal_writer.flush()
+    rows = await sup.journal.entities(ids=[session_id]) if session_id else []
+    row = rows[0] if rows else sup.recovered_work.rows.get(session_id)
+    return msgspec.json.decode(row.data, type=SessionData) if row is not None else None

@@ -158,9 +158,9 @@ class CompletionPipeline:
             self._plan_run.record(execution, Merged(reason=reason, rest=rest))
 
     async def merge_late(self, execution: TaskExecution, judged: str) -> tuple[bool, str]:
-        """Merge the commit *judged* of a task that was closed in an earlier run before its merge. Return whether the work was
-        merged, and a sentence about the merge. The log of the task has ended, so the facts are recorded of the
-        workstream."""
+        """Merge the commit *judged* of a task that was closed in an earlier run before its merge. Return whether the
+        work was merged, and a sentence about the merge. The log of the task has ended, so the facts are recorded of
+        the workstream."""
         workstream = self._plan_run.workstream
         execution.seq = workstream.born_seq
         merge = await self._merged(execution, judged, on=workstream.id)

@@ -28,11 +28,10 @@ import msgspec
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
-from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
 from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Kind, TransitionReason
+from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
 from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
@@ -42,7 +41,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import own_abort_of, records_of
 from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
-from supervisor.work.attempt import Attempts, as_failed
+from supervisor.work.attempt import Attempts, aborted_for, as_failed, last_data_of
 from supervisor.work.checkpoints import take_back, workspace_of
 from supervisor.work.completion_pipeline import DEAD_LETTERED, ORPHANED, CompletionPipeline
 from supervisor.work.plan_run import PlanRun, TaskReleased
@@ -52,6 +51,8 @@ from supervisor.work.task_execution import ACTOR, CancelReason, TaskExecution, c
 ORPHAN = TakenAway(reason=ORPHANED)
 COUNTS_AS_DONE = "recovery.orphans is done"
 BEFORE = "settled before the supervisor of this run ended"
+HELD = (Task.CLAIMED, Task.IN_PROGRESS, Task.WAITING_FOR_SUBTASKS, Task.DONE)
+"""States of a task that has a session, as far as the session has not ended."""
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 _OVER = FINAL | {Task.FAILED}
 
@@ -277,6 +278,14 @@ class PlanRecovery:
 
     async def _go_on(self, execution: TaskExecution) -> None:
         """Continue the task, depending on its state."""
+        if execution.state is Task.OPEN and execution.data.claims:
+            execution.session_id = await self._last_holder(execution.id)
+        elif execution.state in HELD:
+            if self._plan_run.lives(execution.session_id):
+                may_split = authorization.may_split(self._plan_run, execution)
+                self._plan_run.attach_session(execution, may_split=may_split)
+            elif (why := await aborted_for(self._sup, execution.session_id)) is not None:
+                await self._pipeline.cancel(execution, CancelReason(why))
         match execution.state:
             case Task.OPEN if not self._is_untouched(execution):
                 self._queue(execution)
@@ -284,20 +293,20 @@ class PlanRecovery:
                 self._with_session(execution)
             case Task.CLAIMED | Task.IN_PROGRESS:
                 await self._without_session(execution)
-            case Task.WAITING_FOR_SUBTASKS:
-                if self._plan_run.lives(execution.session_id):
-                    self._attach(execution)
-                if execution.job is Job.RUNNING:
-                    self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
+            case Task.WAITING_FOR_SUBTASKS if execution.job is Job.RUNNING:
+                self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
             case Task.FAILED:
                 if (error := await self._dead_letter(execution.id)) is not None:
                     execution.ending = CancelReason(error, TaskEnd.FAILED)
+                    await self._pipeline.put_away(execution)  # it is settled before a command comes
         self._plan_run.look(execution)
         if execution.state is Task.BLOCKED:
             self._plan_run.publish(TaskReleased(execution))
 
-    def _attach(self, execution: TaskExecution) -> None:
-        self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
+    async def _last_holder(self, task_id: str) -> str:
+        """Return the id of the session that claimed the task last; ``""`` if its record is in an archive."""
+        claims = [one for one in await records_of(self._sup.journal, task_id) if one.event == task.Claimed.name()]
+        return str(claims[-1].metadata["by"]) if claims else ""
 
     # ------------------------------------------------------------------ it waits for a worker
     def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:
@@ -310,7 +319,6 @@ class PlanRecovery:
     # ------------------------------------------------------------------ its session goes on
     def _with_session(self, execution: TaskExecution) -> None:
         """Continue a task whose session goes on."""
-        self._attach(execution)
         if execution.run is TaskRun.IN_PROGRESS and execution.job is Job.RUNNING:
             self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
         elif execution.run not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING):
@@ -319,19 +327,12 @@ class PlanRecovery:
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:
         """Continue a task whose session is lost; the recorded end of the session decides how."""
-        session = self._sup.registry.sessions.get(execution.session_id)
-        asked = session.stop_request if session is not None else None
-        if asked is not None and asked.abort_id is not None and asked.abort_reason not in OWN_ABORTS:
-            await self._pipeline.cancel(execution, CancelReason(asked.reason))  # just now, by a person or the host
-            return
-        data = await self._last_data_of(execution.session_id)
+        data = await last_data_of(self._sup, execution.session_id)
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
         limit = await own_abort_of(self._sup.journal, execution.session_id) if how == "aborted" else None
         how = "limited" if limit is not None else how
         above = execution.parent
         match how:
-            case "aborted":
-                await self._pipeline.cancel(execution, CancelReason(error))
             case "failed" if execution.run is TaskRun.RETRYING:  # a plug-in wanted another attempt
                 self._queue(execution)
             case "failed":  # its session had given up before the task had a record of that
@@ -349,14 +350,6 @@ class PlanRecovery:
                 await self._take_away(execution, task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
             case _:
                 await self._adopt(execution)
-
-    async def _last_data_of(self, session_id: str) -> SessionData | None:
-        """Return the data of a session as the journal has them now: the session may have ended under this
-        supervisor."""
-        await self._sup.journal_writer.flush()
-        rows = await self._sup.journal.entities(ids=[session_id]) if session_id else []
-        row = rows[0] if rows else self._sup.recovered_work.rows.get(session_id)
-        return msgspec.json.decode(row.data, type=SessionData) if row is not None else None
 
     async def _charge(self, execution: TaskExecution, error: str, limit: AbortReason) -> None:
         """Charge the attempt of a session that the runtime ended by a *limit*; then try the task again, if its limits
