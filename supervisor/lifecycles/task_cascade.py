@@ -713,12 +713,14 @@ def pending_effect(states: TaskStates, around: Surroundings = NOTHING) -> TaskEf
     match states.task:
         case T.DONE:
             return Merge(judged=data.judged)
-        case T.PENDING_APPROVAL if data.approved_by:
-            return Merge(judged=data.judged, by=data.approved_by)
         case T.CLOSED | T.CANCELLED | T.FAILED:
             return None if around.is_settled else PutAway()
+        case T.PENDING_APPROVAL | T.BLOCKED if is_left:
+            return PutAway()
+        case T.PENDING_APPROVAL if data.approved_by:
+            return Merge(judged=data.judged, by=data.approved_by)
         case T.PENDING_APPROVAL | T.BLOCKED:
-            return PutAway() if is_left else None
+            return None
         case T.PLANNED | T.ORPHANED | None:
             return None
     is_split = states.task is T.WAITING_FOR_SUBTASKS

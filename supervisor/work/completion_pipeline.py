@@ -231,9 +231,9 @@ class CompletionPipeline:
                 await self._end_session(execution)
                 await self._sup.verification.accept(workspace_of(self._sup, execution))
                 await self._plan_run.give_back(execution)
-                if self._sup.stopping.is_set() and not execution.is_stopped:
+                if self._sup.stopping.is_set() and not (execution.is_stopped or execution.data.approved_by):
                     self.end(execution, CancelReason(STOPPING))
-                else:
+                elif not execution.data.approved_by:
                     _log.warning("a task waits for approval", task=execution.name)
             case state:
                 if state in (Task.OPEN, Task.BLOCKED):
@@ -266,7 +266,8 @@ class CompletionPipeline:
             await self._save_late(execution)
         left = await self.leave_workspace(execution)
         if execution.ending is not None:  # recorded and reported before a takeover
-            await self._end_failed(execution, execution.ending.text)
+            await self._plan_run.give_back(execution)
+            self._plan_run.settle(execution, "failed", execution.ending.text)
             return
         # A task that was lost with its supervisor is tried again only by a person.
         if retries_left(execution.data, task.Retried()) and error != ORPHANED:
@@ -280,11 +281,15 @@ class CompletionPipeline:
                 return
             error = with_end(error, why)
         error = f"{error}; its work is on the branch {left}" if left else error
-        attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
-        told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
-        execution.note(DEAD_LETTERED, told, error)
         _log.error("a task has failed", task=execution.name, reason=error)
-        await self._end_failed(execution, error)
+        if is_critical := plan_run.is_critical(execution):
+            _note_dead_letter(execution, error)
+            await plan_run.workstream.record_failed(execution, error, plan_run.results)
+        # The slot is free just before the result: no other task that ends because of this failure is given the slot.
+        await plan_run.give_back(execution)
+        if not is_critical:  # with the result: who sees that the task has failed for good can reset it
+            _note_dead_letter(execution, error)
+        plan_run.settle(execution, "failed", error)
 
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
         """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
@@ -299,14 +304,6 @@ class CompletionPipeline:
         if not findings_differ(data.failure, data.findings_before):
             return False, "the findings are those of the claim before"
         return True, ""
-
-    async def _end_failed(self, execution: TaskExecution, error: str) -> None:
-        """Settle the task as failed. The slot is released just before, so that no other task that ends because of this
-        failure is given the slot."""
-        if self._plan_run.is_critical(execution):
-            await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
-        await self._plan_run.give_back(execution)
-        self._plan_run.settle(execution, "failed", error)
 
     def give_up(self, execution: TaskExecution, why: str) -> None:
         """End a task that waited for a probe which will not be made."""
@@ -404,6 +401,12 @@ class CompletionPipeline:
                 if execution.is_opened:  # else only the merge was left to do
                     reason = _reason_of_close(execution)
                 await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
+
+
+def _note_dead_letter(execution: TaskExecution, error: str) -> None:
+    attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
+    told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
+    execution.note(DEAD_LETTERED, told, error)
 
 
 def _message(execution: TaskExecution) -> str:

@@ -13,6 +13,7 @@ from functools import partial
 from math import inf
 from typing import Final
 
+import anyio
 import msgspec
 
 from actors.machine import Event
@@ -111,6 +112,7 @@ class TaskScheduler:
         try:
             await execution.recorded()  # nothing is performed before its record is durable
             with running.scope:
+                await anyio.lowlevel.checkpoint_if_cancelled()  # it was stopped, or the plan given up, meanwhile
                 await self._performers[type(running.effect)](execution)
         except Refused:  # its outcome came too late
             if not running.is_stopped:
@@ -165,7 +167,7 @@ class TaskScheduler:
     def _is_waiting(execution: TaskExecution) -> bool:
         """Return whether the task waits for a person, for another task, or for any worker."""
         is_queued = execution.state is Task.OPEN and execution.job is Job.QUEUED and not execution.is_delayed
-        return is_queued or (execution.state in WAITING and not isinstance(execution.entity.pending, Merge))
+        return is_queued or (execution.state in WAITING and not execution.data.approved_by)
 
     # ------------------------------------------------------------------ new tasks
     def open_tasks(self, plan: Plan) -> list[TaskExecution]:
@@ -389,7 +391,6 @@ class TaskScheduler:
             if running is None or execution.result is not None:
                 break
             if why.outcome is TaskEnd.ABORTED and _is_merged(execution):
-                begins()
                 running.scope.cancel()
             await first_of(running.over, self.plan_run.over)
             if self.plan_run.over.is_set():

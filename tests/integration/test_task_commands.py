@@ -624,7 +624,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
 
 
 async def test_a_cancel_during_the_tests_of_a_whole_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that was split and is cancelled while its whole is tested is cancelled when the tests have passed."""
+    """A task that was split and is cancelled while its whole is tested is cancelled at once."""
     plan, states = plan_of(task("a", subtasks=(task("b"),))), list[str]()
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, inspect = PlanRunner(run.sup.core), run.sup.core.verification.inspect

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import anyio
 import msgspec
@@ -17,6 +18,7 @@ import pytest
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import JournalError
+from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.handle import Session
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import LoadGenerator
@@ -174,7 +176,8 @@ class KillWhileWaiting(Intruder):
             self.kill()
         elif not self._closed:
             self._closed = True
-            self.host.start(self.host.sup.session("w0t0").close)
+            # Not by the host: a host that closes the session of a task cancels the task.
+            self.host.start(partial(self.host.sup.core.close_session, "w0t0", reason="test", cause=Cause(actor="test")))
 
 
 REQUEUED, RECOVERED = "task: ORPHANED requeued OPEN", "task: ORPHANED recovered DONE"
