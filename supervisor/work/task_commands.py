@@ -290,6 +290,10 @@ class TaskCommands:
     # ------------------------------------------------------------------ another try
     async def _reset(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
+        # A task that has just failed is claimed again by itself, or settled, when it is put away.
+        while execution.state is Task.FAILED and (running := execution.entity.running) is not None:
+            await first_of(running.over, self.scheduler.plan_run.over)
+            self._check_not_given_up(execution)
         if execution.state is Task.FAILED:
             return await self._reopen(request)
         if execution.state is Task.CANCELLED:
