@@ -90,6 +90,9 @@ class TaskScheduler:
             self._claim()
             self.blocked_tasks.end_dead_ends()
             await self.plan_run.woken()
+            # Tasks that became ready together are offered together: the order of the plan decides, and not which of
+            # them was considered first.
+            await self._sup.journal_writer.flush()
 
     def _claim(self) -> None:
         """Claim for each free worker the best task that the worker can do. Without an await: no task is claimed
