@@ -5,19 +5,21 @@ The defaults are those of the runtime's classes whose values these models make.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import Field, Strict
 
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.plans.error_texts import Problem
-from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds, Several
+from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds, Several, Text
 from supervisor.policies.budgets import Budget
 from supervisor.policies.liveness import Liveness
 from supervisor.policies.loop_detection import LoopLimits
 from supervisor.policies.model_errors import ModelLimits
+from supervisor.ports.notices import NoticeKind, NoticeTarget
 
 _LOOPS, _LIVENESS, _TROUBLE = LoopLimits(), Liveness(), ModelLimits()
 
@@ -147,3 +149,35 @@ class LivenessConfig(Model):
 
     def value(self) -> Liveness:
         return msgspec.convert(self.model_dump(), Liveness)
+
+
+class NotifyConfig(Model):
+    """Receiver of notices: a command or a web address."""
+
+    kinds: Several[NoticeKind] = Field(
+        default=tuple(NoticeKind), description="Kinds of notices that the receiver gets; by default all."
+    )
+    command: Several[Text] = Field(
+        default=(),
+        description="Program and its arguments, as a list, which gets each notice as one line of JSON on its standard "
+        "input, and accepts the notice with exit status 0; give this or url.",
+    )
+    url: Text = Field(
+        default="",
+        description="Web address to which each notice is posted as JSON, and which accepts the notice with a status "
+        "below 400; give this or command.",
+    )
+    headers: Mapping[Text, Text] = Field(default={}, description="HTTP headers that are sent to url.")
+
+    def problems(self) -> Iterator[Problem]:
+        if bool(self.command) == bool(self.url):
+            yield ("command",), "give either a command or a url, which gets the notices"
+        parts = urlsplit(self.url)
+        if self.url and not (parts.scheme in ("http", "https") and parts.netloc):
+            yield ("url",), f"{self.url!r} is no web address; give one that begins with https:// or http://"
+        if self.headers and not self.url:
+            yield ("headers",), "are for a url only; leave them out"
+
+    def value(self) -> NoticeTarget:
+        headers = tuple(self.headers.items())
+        return NoticeTarget(frozenset(self.kinds), command=tuple(self.command), url=self.url, headers=headers)

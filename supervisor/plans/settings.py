@@ -26,10 +26,18 @@ from supervisor.plans.fields import (
     plugin_name,
     value_of,
 )
-from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelErrorsConfig
+from supervisor.plans.monitoring import (
+    BudgetConfig,
+    HandBackConfig,
+    LivenessConfig,
+    LoopsConfig,
+    ModelErrorsConfig,
+    NotifyConfig,
+)
 from supervisor.policies.budgets import Budget
 from supervisor.policies.monitor_settings import MonitorSettings
 from supervisor.ports import Retention
+from supervisor.ports.notices import NoticeTarget
 
 _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
@@ -243,6 +251,9 @@ class Settings(Model):
         default=True,
         description="Whether a prompt that is sent again says why, and new findings give a task another claim.",
     )
+    notify: Several[NotifyConfig] = Field(
+        default=(), description="Receivers of notices, which tell when a person is needed; by default there are none."
+    )
     pid_namespaces: Flag = Field(
         default=False,
         description="Whether each program runs in a pid namespace of its own; a reload does not change it.",
@@ -252,6 +263,11 @@ class Settings(Model):
     def abort_policy(self) -> AbortPolicy:
         """Levels that an abort may cross, and the budgets of the termination stages."""
         return value_of(self.policy)
+
+    @property
+    def notice_targets(self) -> tuple[NoticeTarget, ...]:
+        """Receivers of notices."""
+        return tuple(one.value() for one in self.notify)
 
     @property
     def monitor_settings(self) -> MonitorSettings:
