@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         LoopsConfig,
         McpServerConfig,
         ModelErrorsConfig,
+        NotifyConfig,
         PermissionRuleConfig,
         PermissionsConfig,
         Plan,
@@ -168,6 +169,7 @@ __all__ = [
     "NoSiblings",
     "NoSuchEntity",
     "Node",
+    "NotifyConfig",
     "OnPermission",
     "OpenPermission",
     "OptionChoice",
@@ -242,8 +244,8 @@ _NAMES = {
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
         "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
-        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig PermissionRuleConfig PermissionsConfig "
-        "Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig RightsConfig "
+        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
+        "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig RightsConfig "
         "Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
     ),
     "supervisor.plans.task_control": "CommandResult",

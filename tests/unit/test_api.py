@@ -282,7 +282,7 @@ OF_THE_TERMINAL = {
     "supervisor/journal/reader.py",
     "supervisor/journal/statedir.py",
 }
-"""Modules with errors that only the command line raises (a directory that is read without a supervisor), and the notices,
+"""Modules with errors that only the command line raises (a directory that is read without a supervisor); and notices,
 which give a person the command to type."""
 
 
