@@ -245,8 +245,8 @@ _NAMES = {
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
         "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
         "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
-        "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig RightsConfig "
-        "Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
+        "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig "
+        "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
     ),
     "supervisor.plans.task_control": "CommandResult",
     "supervisor.plugins.loading": "UnknownPlugin",
