@@ -86,7 +86,8 @@ class AgentConfig(Model):
     to turn, such as language servers, and that nothing waits for. *unguarded* confirms that *permissions* are not
     effective for this agent, which may act without asking. *provider* names the provider of the agent's model: agents
     with the same provider wait for it together. *explain_retries* says whether the agent's prompts may tell why a task
-    is tried again; the default follows from adapter and command (``AgentProfile.explains_retries``).
+    is tried again; the default follows from adapter and command (``AgentProfile.explains_retries``). *max_sessions* is
+    the largest number of tasks that may be at work with the agent at once, in all plans of the supervisor together.
     """
 
     known: Name | None = None
@@ -110,6 +111,7 @@ class AgentConfig(Model):
     mcp_servers: Mapping[Name, McpServerConfig] = {}
     servers: Several[Name] = ()
     quirks: Quirks = NO_QUIRKS
+    max_sessions: Count | None = None
     _function: AgentFunction | None = PrivateAttr(None)
 
     @classmethod

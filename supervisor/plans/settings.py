@@ -112,6 +112,7 @@ class RecoveryConfig(Model):
 class Settings(Model):
     """Settings of a supervisor: sessions at once, the time for a drain, limits of every session, and retention.
 
+    *max_sessions* is the number of tasks at once of a plan, *max_sessions_total* of all plans of a supervisor together.
     With *workspace* ``worktree`` each root session works on a git branch of its own, and the work of a task is merged
     into *merge_into*, by default the branch that is checked out. *plugins* names the installed plug-ins to use, by
     default all. With *explain_retries* a prompt that is sent again tells why, and new findings against the result of a
@@ -120,6 +121,7 @@ class Settings(Model):
     """
 
     max_sessions: Count = 6
+    max_sessions_total: Count | None = None
     drain_s: Seconds = 120.0
     policy: Annotated[PolicyConfig | AbortPolicy, OR_VALUE] = PolicyConfig()
     limits: LimitsConfig = LimitsConfig()

@@ -217,10 +217,14 @@ class PlanRecovery:
 
     async def go_on(self) -> list[TaskExecution]:
         """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
+        for execution in self._executions:
+            if execution.works and self._plan_run.lives(execution.session_id):
+                self._plan_run.backlog.note_at_work(execution.id)  # before any other task can be claimed
         for session_id in await self.unclaimed():
             self._plan_run.start(self._end_session, session_id)
         for execution in [one for one in self._plan_run.executions.values() if one.result is not None]:
-            self._plan_run.backlog.settle(execution.name, completed=execution.is_met)
+            if not execution.is_imported:
+                self._plan_run.backlog.settle(execution.id, completed=execution.is_met)
             if execution.result is not None and execution.result.error == BEFORE:
                 reason = await self._recorded_reason(execution.earlier_id)
                 execution.result = execution.result._replace(error=f"{reason} ({BEFORE})" if reason else BEFORE)

@@ -145,6 +145,7 @@ class PlanRunner:
             self.commands.end()
             self._sup.plan_commands.remove(self.commands)
             if plan_run.workstream.is_opened:
+                plan_run.scheduler.leave(plan_run.workstream.id)
                 close_scopes(plan_run)
                 for execution in plan_run.executions.values():
                     execution.remove()
@@ -276,6 +277,7 @@ class PlanRunner:
         if refused and plan_run.previous is not None:
             await self._read_previous(plan, workstream.resumes, refused)
         await plan_run.worker_pool.start(workstream.id, Cause(workstream.seq, None, ACTOR))
+        await plan_run.scheduler.join(workstream.id, scheduler)
         if continues:
             self.taken_over = f"{workstream.id}: {recovery.words}"
         if plan_run.previous is not None and not continues:
