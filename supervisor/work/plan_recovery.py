@@ -86,11 +86,12 @@ class PlanRecovery:
         """The entity ids of the tasks that an earlier supervisor left, by task name."""
         return {name: left.entity_id for name, left in self._left.items()}
 
-    def find(self, plan: Plan) -> bool:
+    def find(self, plan: Plan, run: str = "", *, is_recorded: bool = False) -> bool:
         """Return whether an interrupted run of *plan* was found. The first caller takes that run over; a later caller
-        finds none."""
+        finds none. *run* and *is_recorded* are those of ``earlier_runs.continued``."""
         inherited = self._sup.recovered_work
-        tasks = continued(plan, self._sup.settings, inherited.rows.values())
+        rows = inherited.rows.values()
+        tasks = continued(plan, self._sup.settings, rows, run, is_recorded=is_recorded)
         if not tasks:
             return False
         workstream_id = next(iter(tasks.values())).data.workstream

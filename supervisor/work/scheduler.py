@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 import msgspec
 
@@ -43,6 +44,8 @@ from supervisor.work.plan_run import (
     TaskSettled,
 )
 from supervisor.work.task_execution import ActiveMerge, CancelReason, TaskExecution
+
+NO_SLOT: Final = "no worker of its plan that may take it has a free slot (max_sessions, workers)"
 
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that a task leaves only by the act of a person, or by the end of another task."""
@@ -86,6 +89,17 @@ class TaskScheduler:
         plan_run.worker_pool.reserve(claim.worker_id, execution.name)
         plan_run.note_claimed(execution)
         plan_run.start(self.attempt_runner.carry_out, execution, claim)
+
+    def waiting(self) -> dict[str, str]:
+        """Return the tasks that wait for a worker, by name, each with the reason."""
+        plan_run, found = self.plan_run, dict[str, str]()
+        plan_run.scheduler.set_limits()
+        gate = plan_run.providers.gate(plan_run.now())
+        for execution in plan_run.executions.values():
+            if execution.is_opened and execution.result is None and self._is_queued(execution):
+                refusal = plan_run.backlog.refusal(execution.id, gate=gate)
+                found[execution.name] = refusal.reason if refusal is not None else NO_SLOT
+        return found
 
     async def watch_stop(self) -> None:
         """When the supervisor stops, cancel the tasks that wait for a worker, a person or the end of a delay: they must
