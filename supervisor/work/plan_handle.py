@@ -8,9 +8,9 @@ Theory of operation
     await run.approve("deploy", by="ops")
     result = await run
 
-Each call is a new run, with an id of its own (``run.id``), unless the call repeats an earlier one: its *key* says so.
-Any number of plans run side by side. ``run_plan`` is the same for a program that has one plan, and runs that plan each
-time it starts: the call goes on with the last run of the plan, if that was interrupted.
+Each call is a new run, with an id of its own (``run.run_id``), unless the call repeats an earlier one: its *key* says
+so. Any number of plans run side by side. ``run_plan`` is the same for a program that has one plan, and runs that plan
+each time it starts: the call goes on with the last run of the plan, if that was interrupted.
 
 Awaiting the handle waits for the end of the run. The run belongs to the code that awaits it: if that code is cancelled,
 the run is cancelled, and the await ends after the run has ended, so that no task of the plan goes on unnoticed.
@@ -183,7 +183,7 @@ class Submissions:
         return None if profile is None else profile.function
 
     def _running(self, run: str) -> PlanHandle | None:
-        return next((one for one in self.running if one.id == run), None)
+        return next((one for one in self.running if one.run_id == run), None)
 
     async def _ended(self, sup: Supervisor, run: str) -> PlanHandle:
         """Return the handle of a run that does not go on in this supervisor."""
@@ -199,8 +199,8 @@ class Submissions:
         """Forget the handle of a run that has ended, and keep its key."""
         del self.running[handle]
         key, request = handle.submission.key, handle.submission.request
-        if key and handle.id:
-            self._core.recovered_work.earlier.by_key.setdefault(key, SubmittedRun(handle.id, request))
+        if key and handle.run_id:
+            self._core.recovered_work.earlier.by_key.setdefault(key, SubmittedRun(handle.run_id, request))
 
 
 class PlanHandle:
@@ -222,7 +222,8 @@ class PlanHandle:
     def __init__(self, sup: Supervisor, plan: Plan | None, submission: Submission | None = None) -> None:
         self._sup, self._plan = sup, plan
         self._is_submitted, self.submission = submission is not None, submission or Submission()
-        self._runner = PlanRunner(sup.core)
+        self.runner = PlanRunner(sup.core)
+        """What runs the plan, for the packages of this project."""
         self._scope = anyio.CancelScope()
         self.ended = anyio.Event()
         """Set when the run has ended, with success or without."""
@@ -239,12 +240,12 @@ class PlanHandle:
     @property
     def _name(self) -> str:
         """The id of the run, or the name of its plan before it has one."""
-        return self.id or (repr(self._plan.workstream) if self._plan is not None else "")
+        return self.run_id or (repr(self._plan.workstream) if self._plan is not None else "")
 
     @property
-    def id(self) -> str:
+    def run_id(self) -> str:
         """Id of the run; ``""`` while it is not known yet which run ``run_plan`` continues."""
-        return self._ended_run or self._runner.run_id
+        return self._ended_run or self.runner.run_id
 
     def start(self, *, resume: bool = False, fresh: bool = False) -> None:
         """Start the run as an asynchronous task of the supervisor. For the functions of this module.
@@ -263,7 +264,7 @@ class PlanHandle:
         if result is None:
             how = "was cancelled" if is_over else f"was interrupted; submit(sup, resume={run!r}) continues it"
             self._error = Refused(f"the run {run} {how}")
-        self._runner.commands.end()
+        self.runner.commands.end()
         self.ended.set()
 
     async def begun(self) -> None:
@@ -272,9 +273,9 @@ class PlanHandle:
         Raises:
             Exception: the error with which the run ended before that.
         """
-        if not (self.ended.is_set() or self._runner.submitted.is_set()):
-            await any_of(self._runner.submitted, self.ended)
-        if self._error is not None and not self._runner.submitted.is_set() and not self._ended_run:
+        if not (self.ended.is_set() or self.runner.submitted.is_set()):
+            await any_of(self.runner.submitted, self.ended)
+        if self._error is not None and not self.runner.submitted.is_set() and not self._ended_run:
             self._is_awaited = True
             raise self._error
 
@@ -283,7 +284,7 @@ class PlanHandle:
         assert self._plan is not None, "only an ended run has none"
         try:
             with self._scope:
-                self._result = await self._runner.run(self._plan, resume=resume, fresh=fresh, submission=submission)
+                self._result = await self.runner.run(self._plan, resume=resume, fresh=fresh, submission=submission)
         except Exception as error:
             self._error = _cause_of(error)
             if not self._is_awaited:
@@ -298,6 +299,16 @@ class PlanHandle:
 
     async def wait(self) -> PlanResult:
         """Wait for the end of the run, as ``await handle`` does: ``group.start_soon(handle.wait)``."""
+        result = await self.outcome()
+        # Nothing is awaited from here on: the record becomes durable when this task waits next, and the host has the
+        # result then.
+        if not self._ended_run:
+            self.runner.note_reported("returned to the host")
+        return result
+
+    async def outcome(self) -> PlanResult:
+        """Wait for the end of the run like ``wait``, for a caller that notes by itself that the result was reported
+        (``PlanRunner.note_reported``)."""
         self._is_awaited = True
         try:
             await self.ended.wait()
@@ -311,10 +322,6 @@ class PlanHandle:
             raise self._error
         if self._result is None:
             raise Refused(f"the run {self._name} was cancelled")
-        # Nothing is awaited from here on: the record becomes durable when this task waits next, and the host has the
-        # result then.
-        if not self._ended_run:
-            self._runner.note_reported("returned to the host")
         return self._result
 
     def cancel(self) -> None:
@@ -325,12 +332,12 @@ class PlanHandle:
     @property
     def results(self) -> Mapping[str, TaskResult]:
         """Results of the tasks that have ended so far, by the task's id."""
-        return self._runner.results
+        return self.runner.results
 
     def waiting(self) -> Mapping[str, str]:
         """Return the tasks that wait for a worker, each with the reason: a limit, files of another task, or its
         provider. The tasks that wait for other tasks are not among them."""
-        return self._runner.waiting()
+        return self.runner.waiting()
 
     def tree(self) -> tuple[Node, ...]:
         """Return the live entities of the supervisor, as ``supervisor tree`` shows them: root nodes with the nodes
@@ -345,7 +352,7 @@ class PlanHandle:
             NoSuchEntity: no record is about *entity_id*.
         """
         records = await records_of(self._sup.core.journal)
-        for known in (self._runner.task_ids.get(entity_id, entity_id), entity_id):
+        for known in (self.runner.task_ids.get(entity_id, entity_id), entity_id):
             try:
                 return causal_trace.why(records, known)
             except LookupError:
@@ -362,35 +369,35 @@ class PlanHandle:
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Approve a planned task, or the result of a task; an approved result is merged."""
-        return await self._runner.commands.approve(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.approve(task, by=by, reason=reason, command_id=command_id)
 
     async def reject(self, task: str, *, reason: str, by: str = HOST, command_id: str | None = None) -> CommandResult:
         """Cancel a planned task, or reject the result of a task."""
-        return await self._runner.commands.reject(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.reject(task, by=by, reason=reason, command_id=command_id)
 
     async def cancel_task(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Cancel one task for good."""
-        return await self._runner.commands.cancel(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.cancel(task, by=by, reason=reason, command_id=command_id)
 
     async def requeue(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Take a task in progress from its session, and let another session take the task."""
-        return await self._runner.commands.requeue(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.requeue(task, by=by, reason=reason, command_id=command_id)
 
     async def unclaim(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Take a task that was claimed but not begun from its session."""
-        return await self._runner.commands.unclaim(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.unclaim(task, by=by, reason=reason, command_id=command_id)
 
     async def reset(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Close the circuit of a task's run and set its attempts to 0, so that the task is tried again."""
-        return await self._runner.commands.reset(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.reset(task, by=by, reason=reason, command_id=command_id)
 
     async def split(
         self,
@@ -402,20 +409,20 @@ class PlanHandle:
         command_id: str | None = None,
     ) -> CommandResult:
         """Split a task into *subtasks*; the task is completed when the subtasks are."""
-        return await self._runner.commands.split(task, subtasks, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.split(task, subtasks, by=by, reason=reason, command_id=command_id)
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Take a task from its session until everything in *on* is available: other tasks of the plan, or conditions
         that a person knows."""
-        return await self._runner.commands.block(task, on, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.block(task, on, by=by, reason=reason, command_id=command_id)
 
     async def unblock(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Release a blocked task: the condition that the task waited for is met."""
-        return await self._runner.commands.unblock(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.unblock(task, by=by, reason=reason, command_id=command_id)
 
     async def add(self, plan: Plan) -> list[str]:
         """Run the tasks of *plan* that are new, beside the running tasks. Return the ids of the new tasks.
@@ -425,11 +432,11 @@ class PlanHandle:
             Refused: the run ended before it had begun.
         """
         check_type("plan", plan, Plan, "a file by load_plan(path)")
-        await any_of(self._runner.begun, self.ended)
-        if not self._runner.begun.is_set():
+        await any_of(self.runner.begun, self.ended)
+        if not self.runner.begun.is_set():
             raise Refused(f"the run {self._name} ended before it had begun")
-        added = self._runner.check(plan)
-        self._runner.add(plan)
+        added = self.runner.check(plan)
+        self.runner.add(plan)
         return added
 
 

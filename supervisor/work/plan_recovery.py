@@ -30,7 +30,7 @@ from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.session import SessionData
-from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
+from supervisor.lifecycles.task import Task, TaskData, TaskEnd, TaskEvent
 from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
@@ -92,9 +92,9 @@ class PlanRecovery:
         inherited = self._sup.recovered_work
         rows = inherited.rows.values()
         tasks = continued(plan, self._sup.settings, rows, run, is_recorded=is_recorded)
-        if not tasks:
+        if not tasks and not self._is_without_tasks(run):
             return False
-        workstream_id = next(iter(tasks.values())).data.workstream
+        workstream_id = next((one.data.workstream for one in tasks.values()), run)
         ids = {one.entity_id for one in tasks.values() if one.state not in FINAL}
         if not {workstream_id, *ids} <= inherited.work:
             return False
@@ -106,6 +106,13 @@ class PlanRecovery:
         self._read()
         self._plan_run.workstream.take_up(self._sup.registry.entity(workstream_id))
         return True
+
+    def _is_without_tasks(self, run: str) -> bool:
+        """Return whether the supervisor of *run* was killed before it had created a task."""
+        rows = self._sup.recovered_work.rows.values()
+        return run in self._sup.recovered_work.work and not any(
+            row.kind == Kind.TASK and msgspec.json.decode(row.data, type=TaskData).workstream == run for row in rows
+        )
 
     def untouched(self, executions: Iterable[TaskExecution]) -> list[Entity]:
         """Return the entities that were taken over and have not ended, except the entities of *executions* and the

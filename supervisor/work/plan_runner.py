@@ -307,6 +307,8 @@ class PlanRunner:
                 await self._begin(plan, recovery, continues, submission)
                 group.start_soon(self.scheduler.watch_stop)
                 group.start_soon(self._watch_journal)
+                # Not before: a task that recovery has not come to yet would look like one that was interrupted.
+                await self.plan_run.scheduler.join(self.plan_run.workstream.id, self.scheduler)
                 await self.scheduler.dispatch()
                 self.plan_run.concluded = True
                 group.cancel_scope.cancel()  # what still waits for a task that was settled otherwise
@@ -342,7 +344,6 @@ class PlanRunner:
         if refused and plan_run.previous is not None:
             await self._read_previous(plan, workstream.resumes, refused)
         await plan_run.worker_pool.start(workstream.id, Cause(workstream.seq, None, ACTOR))
-        await plan_run.scheduler.join(workstream.id, scheduler)
         if continues:
             self.taken_over = f"{workstream.id}: {recovery.words}"
         if plan_run.previous is not None and not continues:

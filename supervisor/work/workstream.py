@@ -107,8 +107,10 @@ class WorkstreamEntity:
     async def go_on(self, known: int, fresh: int) -> None:
         """Continue with *known* tasks, and *fresh* (new) ones. An earlier supervisor may have created more tasks than
         it had counted, or counted more than it had created."""
-        self._withdrawn = max(0, self.tasks - known)
-        if more := fresh + max(0, known - self.tasks):
+        missing = max(0, self.tasks - known)
+        counted = min(missing, fresh)  # it was killed before it had created them
+        self._withdrawn = missing - counted
+        if more := fresh - counted + max(0, known - self.tasks):
             self.add_tasks(more)
 
     async def record_merged(self, tasks: Sequence[str], born: int) -> None:

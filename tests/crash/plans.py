@@ -86,8 +86,8 @@ async def host(state_dir: str, count: int) -> None:
         handles = []
         for name in PLANS:
             handle = await submit(sup, plan_of(name, count, agents), key=name)
-            handles.append(await submit(sup, resume=handle.id) if handle.is_interrupted else handle)
-        say(begun=[handle.id for handle in handles])
+            handles.append(await submit(sup, resume=handle.run_id) if handle.is_interrupted else handle)
+        say(begun=[handle.run_id for handle in handles])
         before = resident_bytes()
         ends = [Counter(one.outcome for one in (await handle).tasks.values()) for handle in handles]
         say(ends=ends, broken=sorted(account.broken), grown_mib=round((resident_bytes() - before) / 2**20, 1))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+import gc
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
+from actors.breaker import BreakerLimits
 from supervisor import (
     AgentConfig,
     AgentTurn,
@@ -25,7 +30,10 @@ from supervisor import (
     submit,
 )
 from supervisor.journal.memory import MemoryJournal, MemoryStore
+from supervisor.ports import Append
+from supervisor.work.plan_run import PlanRun
 from supervisor.work.shared_scheduler import SharedScheduler
+from supervisor.work.task_execution import TaskExecution
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +123,7 @@ async def test_two_runs_of_one_plan_are_two_runs() -> None:
     async with open_supervisor(agents=shop.agents) as sup:
         first, second = await submit(sup, plan), await submit(sup, plan)
 
-        assert first.id != second.id
+        assert first.run_id != second.run_id
         for handle in (first, second):
             assert set((await result_of(handle)).values()) == {"completed"}
     assert sorted(shop.began) == sorted(2 * ["p0", "p1", "p2"])
@@ -288,6 +296,32 @@ async def test_the_files_of_a_plan_that_was_given_up_are_free() -> None:
         assert await result_of(other) == {"y0": "completed"}
 
 
+async def test_a_provider_is_probed_for_all_plans() -> None:
+    """While a provider is probed by a task of one plan, the tasks of every plan wait for the reply, and say so. A plan
+    that is given up leaves the probe to another."""
+    shop = Workshop()
+    agents = {"a": AgentConfig.of_function("a", shop.agent("a")).model_copy(update={"provider": "cloud"})}
+    async with open_supervisor(agents=agents) as sup:
+        providers, limits = sup.core.part(SharedScheduler).providers, BreakerLimits()
+        at_s = sup.core.journal_writer.clock.now() - limits.cooldown_s - 1.0
+        for number in range(limits.failures_max):
+            providers.launched("cloud", f"earlier{number}", at_s)
+            providers.troubled("cloud", f"earlier{number}", at_s, "it is overloaded")
+        one = await submit(sup, plan_of("x", *tasks_of("x", 1), agents=agents))
+        await shop.until(lambda: shop.began == ["x0"])
+        other = await submit(sup, plan_of("y", *tasks_of("y", 2), agents=agents))
+        await idle(sup)
+        assert shop.began == ["x0"]
+        assert set(other.waiting().values()) == {"no work is begun now for the provider cloud"}
+
+        one.cancel()
+        await shop.until(lambda: len(shop.began) == 2)
+        await idle(sup)
+        assert len(shop.began) == 2
+        shop.finish()
+        assert set((await result_of(other)).values()) == {"completed"}
+
+
 # ------------------------------------------------------------------------------------------------ requests with a key
 async def test_a_repeated_request_starts_nothing() -> None:
     """A request with a key that was used before returns the run of the first request: while the run goes on, after its
@@ -308,10 +342,10 @@ async def test_a_repeated_request_starts_nothing() -> None:
         shop.finish()
         assert await result_of(handles[0]) == {"p0": "completed"}
         again = await submit(sup, plan, key="k")
-        assert (again.id, await result_of(again)) == (handles[0].id, {"p0": "completed"})
+        assert (again.run_id, await result_of(again)) == (handles[0].run_id, {"p0": "completed"})
         another = await submit(sup, plan, key="other")
         assert await result_of(another) == {"p0": "completed"}
-        assert another.id != again.id
+        assert another.run_id != again.run_id
 
     assert shop.began == ["p0", "p0"]
 
@@ -340,7 +374,7 @@ async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:
         await result_of(first)
     async with open_supervisor(tmp_path / "sd", agents=shop.agents, control=False) as sup:
         again = await submit(sup, plan, key="k")
-        assert (again.id, again.ended.is_set()) == (first.id, True)
+        assert (again.run_id, again.ended.is_set()) == (first.run_id, True)
         assert await result_of(again) == {"p0": "completed", "p1": "completed"}
         with pytest.raises(Refused, match="another request"):
             await submit(sup, plan_of("q", *tasks_of("q", 1), agents=shop.agents), key="k")
@@ -366,7 +400,7 @@ async def test_after_a_takeover_no_more_tasks_are_at_work_than_allowed() -> None
         handle.cancel()
     later = Workshop()
     async with open_supervisor(agents=later.agents, settings=GOES_ON, journal=MemoryJournal(left)) as sup:
-        handle = await submit(sup, resume=handle.id)
+        handle = await submit(sup, resume=handle.run_id)
         await later.until(lambda: len(later.at_work) == 3)
         await idle(sup)
         assert sorted(later.at_work) == ["x0", "x1", third]
@@ -390,7 +424,7 @@ async def test_after_a_takeover_the_limits_hold_for_all_plans() -> None:
             handle.cancel()
     later = Workshop()
     async with open_supervisor(agents=later.agents, settings=settings, journal=MemoryJournal(left)) as sup:
-        again = [await submit(sup, resume=handle.id) for handle in handles]
+        again = [await submit(sup, resume=handle.run_id) for handle in handles]
         await later.until(lambda: len(later.at_work) == 2)
         await idle(sup)
         assert sorted(later.at_work) == sorted(shop.began[:2])
@@ -416,13 +450,13 @@ async def test_an_interrupted_run_is_continued_without_its_plan() -> None:
     later.finish()
     async with open_supervisor(agents=later.agents, journal=MemoryJournal(left)) as sup:
         found = await submit(sup, plan, key="k")
-        assert (found.id, found.is_interrupted) == (handle.id, True)
+        assert (found.run_id, found.is_interrupted) == (handle.run_id, True)
         with pytest.raises(Refused, match="was interrupted; submit"):
             await found
         assert later.began == []
-        again = await submit(sup, resume=found.id)
+        again = await submit(sup, resume=found.run_id)
         assert await result_of(again) == {"x0": "completed", "x1": "completed", "y0": "completed"}
-        assert again.id == handle.id
+        assert again.run_id == handle.run_id
 
 
 async def test_a_run_that_is_over_is_resumed_by_its_id() -> None:
@@ -434,19 +468,89 @@ async def test_a_run_that_is_over_is_resumed_by_its_id() -> None:
         first = await submit(sup, plan)
         await shop.until(lambda: len(shop.at_work) == 2)
         with pytest.raises(Refused, match="goes on in this supervisor"):
-            await submit(sup, resume=first.id)
+            await submit(sup, resume=first.run_id)
         shop.finish("x0")
         await shop.until(lambda: list(shop.at_work) == ["x1"])
         await idle(sup)
         first.cancel()
         await first.ended.wait()
         shop.finish()
-        second = await submit(sup, resume=first.id)
-        assert second.id != first.id
+        second = await submit(sup, resume=first.run_id)
+        assert second.run_id != first.run_id
         assert await result_of(second) == {"x0": "completed", "x1": "completed"}
         with pytest.raises(Refused, match="every task is closed"):
-            await submit(sup, resume=second.id)
+            await submit(sup, resume=second.run_id)
         with pytest.raises(NoSuchEntity, match="workstream:nobody"):
             await submit(sup, resume="workstream:nobody")
 
     assert sorted(shop.began) == ["x0", "x1", "x1"]
+
+
+class KilledJournal(MemoryJournal):
+    """Journal whose supervisor is killed at its append number *at*: ``left`` is what the next supervisor finds."""
+
+    def __init__(self, store: MemoryStore, at: int) -> None:
+        super().__init__(store)
+        self._store_now, self._at, self._appends = store, at, 0
+        self.left: MemoryStore | None = None
+
+    async def append(self, batch: Sequence[Append]) -> None:
+        await super().append(batch)
+        self._appends += 1
+        if self._appends == self._at:
+            self.left = copy.deepcopy(self._store_now)
+
+
+@pytest.mark.one_backend
+async def test_two_plans_are_completed_whenever_their_supervisors_are_killed() -> None:
+    """Two plans run side by side, and their supervisors are killed at any time, before the runs are on record, too:
+    each next supervisor repeats the requests and continues the runs. In the end both are completed; each task has one
+    entity and one completed job, and the limits held all the time. ``tests/crash/plans.py`` is the long form."""
+    chance, store, kills, runs = random.Random(7), MemoryStore(), 0, dict[str, str]()
+    for life in range(9):
+        shop, last = Workshop(), life == 8
+        shop.finish()
+        journal = KilledJournal(store, -1 if last else 1 if life == 0 else chance.randint(1, 80))
+        agents = {"a": AgentConfig.of_function("a", shop.agent("a")).model_copy(update={"max_sessions": 2})}
+        agents["b"] = AgentConfig.of_function("b", shop.agent("b"))
+        settings = GOES_ON.model_copy(update={"max_sessions_total": 4})
+        ends = []
+        async with open_supervisor(agents=agents, settings=settings, journal=journal) as sup:
+            handles = []
+            for name in "xy":
+                tasks = [*tasks_of(name, 8), *tasks_of(f"{name}b", 8, "b", depends_on=(f"{name}0",))]
+                handle = await submit(sup, plan_of(name, *tasks, agents=agents, max_sessions=3), key=name)
+                handles.append(await submit(sup, resume=handle.run_id) if handle.is_interrupted else handle)
+                assert handles[-1].run_id == runs.setdefault(name, handle.run_id)
+            while journal.left is None and not all(one.ended.is_set() for one in handles):
+                await anyio.lowlevel.checkpoint()
+            ends = [await result_of(one) for one in handles] if journal.left is None else []
+            for handle in handles:
+                handle.cancel()
+        assert (shop.most.get("a", 0) <= 2, shop.most.get("", 0) <= 4) == (True, True)
+        kills, store = kills + (journal.left is not None), journal.left or store
+
+    assert kills >= 4
+    assert [(len(one), set(one.values())) for one in ends] == [(16, {"completed"})] * 2
+    rows = store.entities.values()
+    opened = {row.id for row in rows if row.kind == "task"}
+    jobs = Counter(row.parent_id for row in rows if row.kind == "job" and row.state == "completed")
+    assert len(opened) == 32
+    assert jobs == Counter(opened)
+
+
+async def test_many_plans_one_after_the_other_leave_no_memory_behind() -> None:
+    """A supervisor that has run many plans keeps nothing of them."""
+    shop = Workshop()
+    shop.finish()
+    async with open_supervisor(agents=shop.agents) as sup:
+
+        async def run(count: int) -> int:
+            for _ in range(count):
+                await result_of(await submit(sup, plan_of("p", *tasks_of("p", 3), agents=shop.agents)))
+            shop.began.clear()
+            gc.collect()
+            return sum(isinstance(one, TaskExecution | PlanRun | PlanHandle) for one in gc.get_objects())
+
+        before = await run(2)
+        assert await run(20) <= before

@@ -120,7 +120,7 @@ async def test_the_handle_answers_questions(tmp_path: Path) -> None:
                 await run.why("no such task")
             assert await run.usage() == {}
             assert outcomes(run) == {"a": "completed"}
-            assert repr(run) == "<PlanHandle 'plan', ended>"
+            assert repr(run) == "<PlanHandle workstream:plan, ended>"
 
 
 async def test_the_handle_reads_a_long_journal_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
