@@ -55,6 +55,11 @@ class Limits(msgspec.Struct, frozen=True):
     total: int | None = None
     agents: Mapping[str, int] = {}
 
+    @property
+    def are_set(self) -> bool:
+        """Whether there is any limit."""
+        return self.total is not None or bool(self.agents)
+
 
 class Seeker(NamedTuple):
     """A worker with a free slot, which works for the plan *plan*. ``capabilities`` ``None`` stands for all of them. A

@@ -142,11 +142,14 @@ class PlanRun:
         """The tasks by their names in the plan."""
         self.by_id: dict[str, TaskExecution] = {}
         """The tasks that are in the backlog, by their entity ids."""
+        self.offered: list[TaskExecution] = []
+        """The tasks that were offered to the workers since the scheduler looked last, where limits are set."""
         self.unsettled = 0
         """Number of tasks that have no result yet."""
         self.previous: PreviousRun | None = None
         """The earlier run of the plan that this run resumes, if any."""
         self.scheduler = sup.part(SharedScheduler)
+        self.scheduler.set_limits()
         self.backlog, self.providers = self.scheduler.backlog, self.scheduler.providers
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
         self.concluded = False
@@ -264,6 +267,8 @@ class PlanRun:
         if not (execution.cancel_reason or execution.is_over or execution.is_delayed):
             self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
             self.backlog.ready(execution.id)
+            if self.backlog.limits.are_set:
+                self.offered.append(execution)
             self.wake()
 
     def hold(self, execution: TaskExecution) -> None:

@@ -90,6 +90,14 @@ class TaskScheduler:
         plan_run.note_claimed(execution)
         plan_run.start(self.attempt_runner.carry_out, execution, claim)
 
+    def note_limited(self) -> None:
+        """Record of the tasks that were offered, and that a limit on tasks at work keeps waiting, that they wait."""
+        offered, self.plan_run.offered = self.plan_run.offered, []
+        for execution in [one for one in offered if not (one.is_over or one.cancel_reason)]:
+            refusal = self.plan_run.backlog.refusal(execution.id)
+            if refusal is not None and refusal.why in (RefusalReason.AGENT, RefusalReason.TOTAL):
+                execution.note("WaitsForSlot", {"why": refusal.why.value, "named": refusal.named}, refusal.reason)
+
     def waiting(self) -> dict[str, str]:
         """Return the tasks that wait for a worker, by name, each with the reason."""
         plan_run, found = self.plan_run, dict[str, str]()

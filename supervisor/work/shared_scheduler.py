@@ -45,6 +45,10 @@ class PlanPartition(Protocol):
         """Begin to carry out *claim*, without waiting for anything."""
         ...
 
+    def note_limited(self) -> None:
+        """Record of the tasks that were offered, and that a limit on tasks at work keeps waiting, that they wait."""
+        ...
+
 
 class SharedScheduler:
     """Claims the tasks of all plans that run on *sup*."""
@@ -65,6 +69,7 @@ class SharedScheduler:
             ActorStopped: the supervisor has ended.
         """
         self._plans[plan_id] = plan
+        self.wake()  # its tasks were offered before
         if not self._is_started:
             self._is_started = True
             await self._sup.services.add("scheduler", self._run)
@@ -100,9 +105,12 @@ class SharedScheduler:
             plan_of = {seeker: plan for plan in self._plans.values() for seeker in plan.seekers()}
             claim = self.backlog.claim([*plan_of], now_s=now_s, lease_s=inf, gate=gate)
             if claim is None:
-                return
+                break
             plan = next(plan for seeker, plan in plan_of.items() if seeker.worker_id == claim.worker_id)
             plan.take(claim)
+        if self.backlog.limits.are_set:
+            for plan in self._plans.values():
+                plan.note_limited()
 
     def set_limits(self) -> None:
         """Read the limits on tasks at work: those of the settings and agents as they are now."""

@@ -244,6 +244,10 @@ async def test_an_agent_has_a_limit_of_its_own() -> None:
         assert sorted(shop.at_work.values()) == ["a", "a", "b", "b"]
         waits = handles[0].waiting()
         assert set(waits.values()) == {"as many tasks as max_sessions allows are at work with the agent a"}
+        await sup.core.journal_writer.durable()
+        [name, *_] = waits
+        said = [one.reason for one in await sup.core.journal.events(entity_id=f"task:{name}") if one.outcome == "fact"]
+        assert said == [waits[name]]
         shop.finish()
         for handle in handles:
             assert set((await result_of(handle)).values()) == {"completed"}
