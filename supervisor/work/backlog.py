@@ -166,7 +166,6 @@ class _Entry:
     """An item of the backlog with its state."""
 
     __slots__ = (
-        "at_work",
         "claimed",
         "completed",
         "failed_dependencies",
@@ -185,8 +184,6 @@ class _Entry:
         self.on_hold = on_hold
         self.queued = False
         self.claimed = False
-        self.at_work = False
-        """Whether the item is at work although nobody holds it."""
         self.completed: bool | None = None
         """``None`` until the item is settled; then whether it was completed."""
         self.waits_for = 0
@@ -214,6 +211,7 @@ class _Plan:
         self.buckets: dict[tuple[frozenset[str], str, str], Bucket] = {}
         self.fitting: dict[frozenset[str] | None, list[Bucket]] = {}
         self.at_work: dict[str, None] = {}
+        """Ids of the items that are at work although nobody holds them."""
         self.last_token = 0
         """Token of the plan's last claim: of two plans the one with the smaller token has its turn first."""
 
@@ -374,9 +372,9 @@ class Backlog:
             UnknownItem: there is no such item.
         """
         entry = self._entry(item_id)
-        if entry.at_work or entry.claimed:
+        if entry.claimed or self._is_at_work(entry):
             return
-        entry.at_work, self._plans[entry.item.plan].at_work[item_id] = True, None
+        self._plans[entry.item.plan].at_work[item_id] = None
         self._at_work[entry.item.agent] += 1
 
     def assign(self, item_id: str, agent: str, provider: str) -> None:
@@ -389,13 +387,13 @@ class Backlog:
         item = old.item
         if (agent, provider) == (item.agent, item.provider):
             return
-        if old.claimed or old.at_work:
+        if old.claimed or self._is_at_work(old):
             self._at_work[item.agent] -= 1
             self._at_work[agent] += 1
         item = msgspec.structs.replace(item, agent=agent, provider=provider)
         # A new entry: the old one may still be in the queue of its partition, where it cannot be claimed any more.
         new = self._entries[item_id] = _Entry(item, old.rank, self._plans[item.plan].partition(item), old.on_hold)
-        new.claimed, new.at_work, new.completed = old.claimed, old.at_work, old.completed
+        new.claimed, new.completed = old.claimed, old.completed
         new.waits_for, new.failed_dependencies = old.waits_for, old.failed_dependencies
         old.claimed = True
         self._offer(new)
@@ -447,7 +445,11 @@ class Backlog:
             if found is None:
                 continue
             if several:
-                found_key = (-inf if found.at_work else -found.item.priority, plan.last_token, found.rank)
+                found_key = (
+                    -inf if found.item.id in plan.at_work else -found.item.priority,
+                    plan.last_token,
+                    found.rank,
+                )
                 if not found_key < key:
                     continue
                 key = found_key
@@ -659,10 +661,13 @@ class Backlog:
             partition.wake()
         self._offer(entry)
 
+    def _is_at_work(self, entry: _Entry) -> bool:
+        """Return whether the item is at work although nobody holds it."""
+        return entry.item.id in self._plans[entry.item.plan].at_work
+
     def _end_at_work(self, entry: _Entry) -> None:
         """Count the item no longer as being at work without a holder."""
-        if entry.at_work:
-            entry.at_work = False
+        if self._is_at_work(entry):
             del self._plans[entry.item.plan].at_work[entry.item.id]
             self._at_work[entry.item.agent] -= 1
 
@@ -692,9 +697,9 @@ class Backlog:
             yield Refusal(item.id, RefusalReason.FILES, blockers)
         if not gate(item.provider):
             yield Refusal(item.id, RefusalReason.PROVIDER, (item.provider,))
-        if not entry.at_work and self._is_busy(item.agent):
+        if not self._is_at_work(entry) and self._is_busy(item.agent):
             yield Refusal(item.id, RefusalReason.AGENT, (item.agent,))
-        if not entry.at_work and self._is_full():
+        if not self._is_at_work(entry) and self._is_full():
             yield Refusal(item.id, RefusalReason.TOTAL, (str(self.limits.total),))
 
 

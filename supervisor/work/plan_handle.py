@@ -223,7 +223,7 @@ class PlanHandle:
         self._sup, self._plan = sup, plan
         self._is_submitted, self.submission = submission is not None, submission or Submission()
         self.runner = PlanRunner(sup.core)
-        """What runs the plan, for the packages of this project."""
+        """Runner of the plan, for the packages of this project."""
         self._scope = anyio.CancelScope()
         self.ended = anyio.Event()
         """Set when the run has ended, with success or without."""

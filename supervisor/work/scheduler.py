@@ -64,6 +64,8 @@ class TaskScheduler:
         self._considered: set[str] = set()
         """Names of the tasks for which a call of ``consider`` is under way: a second call does nothing."""
         plan_run.subscribe(self._on_event)
+        self._perform_effect = self._perform
+        """One bound method for all tasks: another one for each would take as much memory as its place in the queue."""
 
     # ------------------------------------------------------------------ claims
     async def dispatch(self) -> None:
@@ -159,7 +161,7 @@ class TaskScheduler:
         plan_run = self.plan_run
         parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)
-        execution.perform = partial(self._perform, execution)
+        execution.perform = partial(self._perform_effect, execution)
         if parent is not None:
             parent.subtasks.append(execution)
         if self._recovery.take_up(execution) or self._import_closed(execution):

@@ -1,5 +1,5 @@
-"""What the plans of one supervisor share: the backlog with its fencing tokens and owned files, the breakers of the
-providers, and the limits on tasks at work.
+"""Scheduler that the plans of one supervisor share: the backlog with its fencing tokens and owned files, the breakers
+of the providers, and the limits on tasks at work.
 
 Theory of operation
 -------------------
