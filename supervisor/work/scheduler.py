@@ -65,7 +65,7 @@ class TaskScheduler:
         """Names of the tasks for which a call of ``consider`` is under way: a second call does nothing."""
         plan_run.subscribe(self._on_event)
         self._perform_effect = self._perform
-        """One bound method for all tasks: another one for each would take as much memory as its place in the queue."""
+        """Bound method for all tasks: another one for each would take as much memory as its place in the queue."""
 
     # ------------------------------------------------------------------ claims
     async def dispatch(self) -> None:
