@@ -26,6 +26,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
+from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.job import JobData
 from supervisor.lifecycles.types import Kind
@@ -87,8 +88,12 @@ class SharedScheduler:
 
     async def _run(self) -> None:
         """Claim tasks whenever something may be claimable, and when the next provider may be probed."""
+        watched: OneShotEvent | None = None
         while True:
             self._woken = anyio.Event()
+            if (configured := self._sup.configured) is not watched:  # limits may be higher then
+                configured.then(self.wake)
+                watched = configured
             self._claim()
             now_s = self._sup.journal_writer.clock.now()
             free_at_s = self.providers.free_at_s(now_s)
