@@ -87,7 +87,8 @@ async def submit(
     sup: Supervisor, plan: Plan | None = None, *, key: str | None = None, resume: str | None = None
 ) -> PlanHandle:
     """Begin a new run of *plan* on *sup*, and return its handle when the run is on the disk: from then on, a supervisor
-    that is killed leaves the run to the next one.
+    that is killed leaves the run to the next one. The run does not end with the caller: if the caller is cancelled, it
+    goes on, and a repeated call with the same *key* returns its handle.
 
     Args:
         sup: the supervisor to run on.
@@ -190,9 +191,14 @@ class Submissions:
         await self._core.journal_writer.durable()
         found = await read_result(self._core.journal, run)
         handle = PlanHandle(sup, None)
-        handle.close(
-            run, found.result if found is not None else None, is_over=run not in self._core.recovered_work.work
-        )
+        handle.is_interrupted = run in self._core.recovered_work.work
+        if handle.is_interrupted:
+            how = f"was interrupted; submit(sup, resume={run!r}) continues it"
+        elif await self._core.journal.entities(ids=[run]):
+            how = "was cancelled"
+        else:
+            how = "has ended, and its result is in the archive of the journal"
+        handle.close(run, found.result if found is not None else None, f"the run {run} {how}")
         return handle
 
     def note_ended(self, handle: PlanHandle) -> None:
@@ -256,14 +262,11 @@ class PlanHandle:
         self._sup.core.begin_plan(self, lambda: self._run(resume=resume, fresh=fresh))
         self._sup.core.part(Submissions).running[self] = None
 
-    def close(self, run: str, result: PlanResult | None, *, is_over: bool) -> None:
-        """Make this the handle of *run*, which does not go on: with its result, or without one. For the functions of
-        this module."""
+    def close(self, run: str, result: PlanResult | None, error: str) -> None:
+        """Make this the handle of *run*, which does not go on: with its result, or with the *error* that says why there
+        is none. For the functions of this module."""
         self._ended_run, self._result = run, result
-        self.is_interrupted = result is None and not is_over
-        if result is None:
-            how = "was cancelled" if is_over else f"was interrupted; submit(sup, resume={run!r}) continues it"
-            self._error = Refused(f"the run {run} {how}")
+        self._error = Refused(error) if result is None else None
         self.runner.commands.end()
         self.ended.set()
 
