@@ -128,7 +128,8 @@ def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[s
         said = run(folder, count, chance.uniform(*UNTIL_KILLED_S))
         killed += len(said) == 1
         first = first or said[0].get("begun", [])
-    begun, *_, last = run(folder, count, None)
+    begun, *rest = run(folder, count, None)
+    last = rest[-1] if rest else {}
     if begun.get("begun") != first:
         faults.append(f"the runs were {first}, and are {begun.get('begun')}")
     if last.get("broken"):
