@@ -6,7 +6,7 @@ Importing this package is cheap; a module of the runtime is loaded when a name f
     open_supervisor, reconfigure    run a supervisor, change its agents and settings
     open_reader                     read the journal of a state directory: Reader
     Supervisor, Session             start, find, abort and inspect sessions; prompt one, send it messages
-    load_plan, run_plan             read a plan, run it; PlanHandle steers the run
+    load_plan, submit, run_plan     read a plan, run it; PlanHandle steers the run
     AgentTurn                       argument of an agent that is an async function
     AgentConfig, Settings, Plan     models of a plan file, with the models of their fields (...Config)
     AbortPolicy, Budget             values that a program may pass instead of a model
@@ -112,7 +112,7 @@ if TYPE_CHECKING:
     from supervisor.sessions.inprocess import AgentTurn, ToolAborted
     from supervisor.sessions.mcp_stdio import McpError, McpResource
     from supervisor.work.commands import CommandReused
-    from supervisor.work.plan_handle import PlanHandle, run_plan
+    from supervisor.work.plan_handle import PlanHandle, run_plan, submit
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
 
@@ -223,6 +223,7 @@ __all__ = [
     "open_supervisor",
     "reconfigure",
     "run_plan",
+    "submit",
 ]
 
 _NAMES = {
@@ -268,7 +269,7 @@ _NAMES = {
     "supervisor.sessions.inprocess": "AgentTurn ToolAborted",
     "supervisor.sessions.mcp_stdio": "McpError McpResource",
     "supervisor.work.commands": "CommandReused",
-    "supervisor.work.plan_handle": "PlanHandle run_plan",
+    "supervisor.work.plan_handle": "PlanHandle run_plan submit",
     "supervisor.work.results": "PlanResult TaskResult",
     "supervisor.workspaces.git_command": "WorkspaceError",
 }

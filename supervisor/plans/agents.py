@@ -165,6 +165,10 @@ class AgentConfig(Model):
         default=NO_QUIRKS,
         description="Behaviour of the agent that differs from its protocol; by default that of the known agent.",
     )
+    max_sessions: Count | None = Field(
+        default=None,
+        description="Largest number of tasks at work with the agent at once, in all plans of the supervisor together.",
+    )
     _function: AgentFunction | None = PrivateAttr(None)
 
     @classmethod

@@ -188,6 +188,9 @@ class Settings(Model):
     max_sessions: Count = Field(
         default=6, description="Number of tasks that are worked on at once; sub-agents do not count."
     )
+    max_sessions_total: Count | None = Field(
+        default=None, description="Largest number of tasks at work at once, in all plans of the supervisor together."
+    )
     drain_s: Seconds = Field(
         default=120.0,
         description="Seconds that the turns under way have to end after the first request to stop.",
