@@ -66,7 +66,7 @@ class Ping(Request):
 
 class Inspect(Request):
     do: Literal["inspect"] = "inspect"
-    id: str = Field(description="the id of a live session, turn, agent, task or tool call")
+    id: str = Field(description="the id of a live session, turn, agent, task (RUN#TASK, or its name) or tool call")
 
 
 class Permissions(Request):
@@ -81,7 +81,7 @@ class Follow(Request):
 
 class Abort(Command):
     do: Literal["abort"] = "abort"
-    id: str = Field(description="the id of a tool call or session")
+    id: str = Field(description="the id of a tool call or session, or of a task (RUN#TASK) for its session")
     scope: AbortScope = Field(
         description="tool, that call; sibling, the siblings of the session; session, the session with all below it"
     )
@@ -102,7 +102,7 @@ class Abort(Command):
 
 class Send(Command):
     do: Literal["send"] = "send"
-    id: str = Field(description="the id of a session")
+    id: str = Field(description="the id of a session, or of a task (RUN#TASK) for its session")
     text: str = Field(description="the text for the agent")
     urgent: Flag = Field(False, description="true to interrupt the turn instead of waiting for the next prompt")
     at: DeliveryPoint | None = Field(
@@ -129,8 +129,9 @@ class Answer(Command):
 class Steer(Command):
     do: Literal["steer"] = "steer"
     verb: Verb = Field(description="one of " + ", ".join(verb for verb in Verb if verb is not Verb.SPLIT))
-    tasks: tuple[str, ...] = Field((), description="a list of task ids")
+    tasks: tuple[str, ...] = Field((), description="a list of tasks: names, or RUN#TASK where two runs have the name")
     all_planned: Flag = Field(False, description="true for all tasks that wait for approval before they begin")
+    run: str = Field("", description="with all_planned: the id of the only run whose tasks are meant")
     on: tuple[str, ...] = Field((), description="a list of what blocked tasks wait for: tasks, or other things")
     reason: str = Field("", description="the reason, for the record")
     command_id: str | None = Field(None, description="an id of your own: a command with this id takes effect once")
@@ -147,6 +148,8 @@ class Steer(Command):
             raise BadRequest(
                 "all_planned: these may be other tasks each time; name the tasks, or give neither tasks nor command_id"
             )
+        if self.run and not self.all_planned:
+            raise BadRequest(f"run: {self.run!r} is for all_planned; name the tasks as RUN#TASK instead")
         if self.all_planned and self.verb not in (Verb.APPROVE, Verb.REJECT):
             raise BadRequest(f"all_planned: planned tasks can be approved or rejected, not {self.verb}; name the tasks")
         if not self.all_planned and not self.tasks:
@@ -158,7 +161,7 @@ class Steer(Command):
 
 class Split(Command):
     do: Literal["split"] = "split"
-    task: str = Field(description="the id of the task")
+    task: str = Field(description="the task: its name, or RUN#TASK where two runs have the name")
     subtasks: str = Field(description="a list of tasks as YAML text, with the keys that the tasks of a plan have")
     source: str = Field("subtasks", description="the name of that text in error messages")
     reason: str = Field("", description="the reason, for the record")

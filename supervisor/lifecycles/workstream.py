@@ -27,9 +27,10 @@ class Workstream(Enum):
 
 
 class WorkstreamData(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of a workstream: the number of its tasks, the start of the first one, the last error, and the workstream
-    whose cancelled and failed tasks it repeats, each from its checkpoint."""
+    """Data of a workstream: the name of its plan, the number of its tasks, the start of the first one, the last error,
+    and the workstream whose cancelled and failed tasks it repeats, each from its checkpoint."""
 
+    name: str = ""
     tasks: int
     started_at: float | None = None
     last_error: str = ""

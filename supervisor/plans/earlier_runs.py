@@ -9,7 +9,6 @@ journal, and are added to the plan. Any other plan starts a run of its own.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -83,9 +82,9 @@ class EarlierRun(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Text with the state of the run and of its tasks: ``workstream:plan (cancelled: 1 completed, 2 failed)``."""
+        """Text with the state of the run and of its tasks: ``run r1 (cancelled: 1 completed, 2 failed)``."""
         counts = counted_ends(one.end for one in self.tasks.values())
-        return f"{self.workstream} ({self.state}: {counts or 'no task'})"
+        return f"run {self.workstream} ({self.state}: {counts or 'no task'})"
 
     def why_not_continued(self, plan: Plan, settings: Settings) -> str:
         """Return the difference between *plan* and this interrupted run, because of which *plan* starts another run;
@@ -133,11 +132,10 @@ def find_earlier_runs(rows: Collection[EntityRow]) -> EarlierRuns:
                     Task(row.state), data.digest, task_end(row.state, data.ended_as)
                 )
     for row in sorted((row for row in rows if row.kind == Kind.WORKSTREAM), key=lambda row: row.born_seq):
-        before = msgspec.json.decode(row.data, type=WorkstreamData).resumes
-        own = tasks[row.id] = {**tasks.get(before, {}), **tasks.get(row.id, {})}
-        plan_name = re.sub(r"-\d+$", "", row.id.removeprefix("workstream:"))
+        stream = msgspec.json.decode(row.data, type=WorkstreamData)
+        own = tasks[row.id] = {**tasks.get(stream.resumes, {}), **tasks.get(row.id, {})}
         by_tasks[_digest({name: one.digest for name, one in own.items()})] = row.id if row.ended else ""
-        by_name[plan_name] = EarlierRun(row.id, row.state, row.ended, own)
+        by_name[stream.name] = EarlierRun(row.id, row.state, row.ended, own)
     return EarlierRuns(by_tasks, by_name)
 
 

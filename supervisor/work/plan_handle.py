@@ -82,10 +82,10 @@ class PlanHandle:
 
     An error of a run that is never awaited is only logged.
 
-    The commands name a task by its id in the plan. They raise as :class:`~supervisor.plans.task_control.WorkControl`
-    says: ``NoSuchEntity`` for a task that the plan does not have, ``Refused`` for a command that the state of the task
-    does not allow now. *by* names the giver of a command in the records. A command with a *command_id* takes effect
-    once, however often it is given.
+    The commands name a task of the run by its name in the plan, or by its id (``r1#fix``). They raise as
+    :class:`~supervisor.plans.task_control.WorkControl` says: ``NoSuchEntity`` for a task that the plan does not have,
+    ``Refused`` for a command that the state of the task does not allow now. *by* names the giver of a command in the
+    records. A command with a *command_id* takes effect once, however often it is given.
     """
 
     def __init__(self, sup: Supervisor, plan: Plan, *, resume: bool, fresh: bool) -> None:
@@ -142,6 +142,12 @@ class PlanHandle:
         self._scope.cancel()
 
     # ------------------------------------------------------------------ what there is
+    @property
+    def run_id(self) -> str:
+        """The id of the run, for the command line and for records (``r1``): ``""`` before the run has begun. A run that
+        goes on with one that an earlier supervisor left has the id of that run."""
+        return self._runner.run_id
+
     @property
     def results(self) -> Mapping[str, TaskResult]:
         """Results of the tasks that have ended so far, by the task's id."""

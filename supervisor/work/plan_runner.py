@@ -97,6 +97,12 @@ class PlanRunner:
         return self.scheduler.plan_run
 
     @property
+    def run_id(self) -> str:
+        """The id of the run; ``""`` before it is known."""
+        workstream = self.plan_run.workstream if self._scheduler is not None else None
+        return workstream.id if workstream is not None and workstream.is_opened else ""
+
+    @property
     def results(self) -> dict[str, TaskResult]:
         """The results of the tasks that are settled, by name."""
         results = self.plan_run.results if self._scheduler is not None else []
@@ -350,7 +356,9 @@ class PlanRunner:
         await plan_run.worker_pool.stop()
         await export_workstream(plan_run)
         redact = self._sup.journal_writer.redactor.text
-        return PlanResult(self.results, redact(not_accepted(problem)), output=make_findings("", output, redact))
+        return PlanResult(
+            self.results, redact(not_accepted(problem)), output=make_findings("", output, redact), run=workstream.id
+        )
 
     # ------------------------------------------------------------------ more tasks
     def check(self, plan: Plan) -> list[str]:

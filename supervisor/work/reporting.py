@@ -47,7 +47,7 @@ class UnreportedResult(NamedTuple):
         """A sentence about the result."""
         done = sum(1 for one in self.result.tasks.values() if one.outcome == TaskEnd.COMPLETED)
         how = "well" if self.result.ok else "not well"
-        return f"{self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
+        return f"run {self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
 
 
 async def read_unreported_result(journal: Journal, workstream_id: str) -> UnreportedResult | None:
@@ -77,7 +77,7 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
     tasks = {**known, **{one.id: one for one in missing}}
-    return UnreportedResult(PlanResult(tasks, error, workstream_id), row, last_seq)
+    return UnreportedResult(PlanResult(tasks, error, workstream_id, run=workstream_id), row, last_seq)
 
 
 def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:

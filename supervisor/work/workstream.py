@@ -47,6 +47,7 @@ class WorkstreamEntity:
 
     @property
     def id(self) -> str:
+        """The id of the run."""
         return self._the().id
 
     @property
@@ -81,14 +82,13 @@ class WorkstreamEntity:
         return resumes
 
     def open(self, name: str, tasks: int, resumes: str = "") -> None:
-        """Create the workstream's entity, which begins its log."""
-        wanted = self._sup.new_id(f"workstream:{name}")
+        """Create the workstream's entity, which begins its log; *name* is the name of the plan."""
         self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
-            wanted,
+            self._sup.new_run_id(),
             parent_id=None,
             state=Workstream.PLANNED,
-            data=WorkstreamData(tasks=tasks, resumes=resumes),
+            data=WorkstreamData(name=name, tasks=tasks, resumes=resumes),
             cause=Cause(actor=ACTOR),
         )
         self._seq = self._entity.born_seq
@@ -208,6 +208,7 @@ class WorkstreamEntity:
         """Remove the workstream from memory, if it has ended."""
         if self._entity is not None and self._entity.ended:
             self._sup.registry.remove(self.id)
+            self._sup.registry.names.drop_below(self.id)
 
 
 def _how(execution: TaskExecution) -> str:

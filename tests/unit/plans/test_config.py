@@ -269,6 +269,14 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
         AGENTS + "tasks: [{id: a/b, agent: build}]",
         "plan.yaml:2: tasks[0].id: 'a/b' cannot be a name: it must begin with a letter or a digit",
     ),
+    "a name with the mark behind a run": (
+        AGENTS + "tasks: [{id: 'a#b', agent: build}]",
+        "plan.yaml:2: tasks[0].id: 'a#b' cannot be a name: it must begin with a letter or a digit",
+    ),
+    "a name like that of a run": (
+        AGENTS + "tasks: [{id: r12, agent: build}]",
+        "plan.yaml:2: tasks[0].id: 'r12' has the form of the id of a run, which commands would take it for; rename",
+    ),
     "an agent's name with a space": (
         "agents:\n  a b: {adapter: scripted}\ntasks: [{id: t, agent: a b}]",
         "plan.yaml:2: agents.a b: 'a b' cannot be a name",
