@@ -48,8 +48,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, EntityActor
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.connection import Connection as Connection
-from supervisor.sessions.connection import Monitor
+from supervisor.sessions.connection import Connection, Monitor
 
 _log = get_logger()
 
