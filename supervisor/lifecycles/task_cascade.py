@@ -445,9 +445,14 @@ ASK_APPROVAL: Final = Row(
 )
 """A task that stays DONE is to be merged (``pending_effect``)."""
 SUBTASKS_COMPLETED: Final = Row(task.SubtasksCompleted(reason="its subtasks are closed"), task=[T.WAITING_FOR_SUBTASKS])
-CLOSE_VERIFIED: Final = Row(
-    task.Closed(reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True),
-    task=[T.DONE],
+VERIFIED: Final = "verified; nobody goes on with its plan: what a worktree held is on its branch"
+CLOSE_VERIFIED: Final = (
+    Row(task.Closed(reason=VERIFIED, unmerged=True), task=[T.DONE]),
+    Row(
+        lambda now: task.ApprovalGranted(by=now.states.task_data.approved_by, reason=VERIFIED, unmerged=True),
+        task=[T.PENDING_APPROVAL],
+        when=lambda now: bool(now.states.task_data.approved_by),
+    ),
 )
 """The task is closed unmerged; a plan that resumes the run merges its work."""
 SESSION_ENDED: Final = "its session has ended"
@@ -584,7 +589,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         # -------------------------------------------------------------------------- it is ended on purpose
         Ended: (*END_TASK, *END_RUN, END_JOB),
         task_run.Skipped: (LEAD, END_JOB, *END_TASK),
-        PlanGivenUp: (CLOSE_VERIFIED, *END_TASK, *END_RUN, END_JOB),
+        PlanGivenUp: (*CLOSE_VERIFIED, *END_TASK, *END_RUN, END_JOB),
         Abandoned: (
             END_JOB,
             Row(cancel_run, run=LIVE_RUN, when=is_unjudged),
@@ -594,7 +599,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             ),
             Row(orphan_task, task=[T.IN_PROGRESS]),
             Row(lambda now: task.RecoveryFailed(reason=now.reason), task=[T.ORPHANED]),
-            CLOSE_VERIFIED,
+            *CLOSE_VERIFIED,
             *END_TASK,
         ),
     }

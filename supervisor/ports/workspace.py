@@ -6,6 +6,21 @@ from typing import Final, Protocol
 
 import msgspec
 
+from supervisor.lifecycles.types import HeldBy
+
+
+class WorkspaceHeld(OSError):
+    """Error: something outside of the work, such as a lock of another git, prevents a step; nothing has changed. The
+    step says nothing about the work, and can be made when the obstacle is gone.
+
+    Args:
+        held_by: the obstacle.
+    """
+
+    def __init__(self, held_by: HeldBy) -> None:
+        super().__init__(f"held by {held_by.what}; {held_by.fix}")
+        self.held_by = held_by
+
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a merge of a session's work: ``merged`` (*commit* is the new state of the target), ``nothing`` to
@@ -66,7 +81,10 @@ NO_WORKSPACE: Final = WorkspaceSpec()
 
 
 class Workspace(Protocol):
-    """Provider of directories for sessions, which also merges the work of the sessions."""
+    """Provider of directories for sessions, which also merges the work of the sessions.
+
+    Each step may raise ``WorkspaceHeld``: something outside of the work prevents the step, which has changed nothing.
+    """
 
     @property
     def temporary(self) -> bool:

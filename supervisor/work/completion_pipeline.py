@@ -31,10 +31,13 @@ on its task.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import anyio
+import msgspec
 
 from actors.machine import Event
 from supervisor.lifecycles import task, task_run
@@ -54,14 +57,16 @@ from supervisor.lifecycles.task_cascade import (
     with_end,
 )
 from supervisor.lifecycles.task_run import SkipCause
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, HeldBy
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
-from supervisor.ports import JournalError
+from supervisor.ports import Changes, JournalError, WorkspaceHeld
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
+from supervisor.work.held_steps import make_step
 from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
@@ -74,6 +79,7 @@ DEAD_LETTERED: Final = "DeadLettered"
 
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
+MERGE_HELD: Final = "MergeHeld"
 """Facts of a workstream about the late merge of a task that was closed in an earlier workstream before its work was
 merged."""
 
@@ -100,7 +106,7 @@ class CompletionPipeline:
         reason, given, end = "", USUAL, execution.cancel_reason
         try:
             reason, given = await self._find_problem(execution)
-        except (NoSuchEntity, Refused) as refusal:
+        except (NoSuchEntity, Refused, WorkspaceHeld) as refusal:
             stopped = session.stop_request if session is not None else None
             end = CancelReason(stopped.reason if stopped else str(refusal))
         with anyio.CancelScope(shield=True):
@@ -118,12 +124,16 @@ class CompletionPipeline:
 
         Raises:
             Refused, NoSuchEntity: the session was ended meanwhile.
+            WorkspaceHeld: the supervisor is ending, and something outside of the work holds the commit.
         """
         session_id = execution.session_id
         # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
+        commit = partial(self._sup.verification.commit, session_id, _message(execution))
         try:
-            execution.judged = await self._sup.verification.commit(session_id, _message(execution))
-        except OSError as error:  # a full disk says nothing about the work: there are no findings for a new claim
+            execution.judged = await make_step(self._sup, execution, commit)
+        except WorkspaceHeld:
+            raise
+        except OSError as error:
             return f"not committed: {error}", USUAL
         rejection = await self._sup.verification.check(session_id, self._acceptance(execution))
         if rejection is not None:
@@ -132,7 +142,14 @@ class CompletionPipeline:
         review = self._plan_run.plan.review_of(execution.task)
         if review is None:
             return "", USUAL
-        verdict = await review_work(self._sup, session_id, review, execution.task, execution.cause, execution.judged)
+
+        async def changes(message: str, commit: str) -> Changes | None:
+            do = partial(self._sup.verification.changes, session_id, message, commit)
+            return await make_step(self._sup, execution, do)
+
+        verdict = await review_work(
+            self._sup, session_id, review, execution.task, execution.cause, execution.judged, changes
+        )
         return verdict.words, Circumstances(rules=verdict.findings, findings=self._findings(verdict.report))
 
     def _acceptance(self, execution: TaskExecution) -> list[AcceptanceTest]:
@@ -155,7 +172,12 @@ class CompletionPipeline:
         await self._plan_run.advance(execution, OwnPartEnded())
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
         inspected = f"{execution.name}.whole"
-        rejection = await self._sup.verification.inspect(inspected, tests, directory, self._sup.stop_now)
+        inspect = partial(self._sup.verification.inspect, inspected, tests, directory, self._sup.stop_now)
+        try:
+            rejection = await make_step(self._sup, execution, inspect)
+        except WorkspaceHeld as held:  # the supervisor is ending
+            await self.cancel(execution, CancelReason(f"{STOPPING}: {held}"))
+            return
         if rejection is None:
             await self._pass_checks(execution)
             return
@@ -194,6 +216,10 @@ class CompletionPipeline:
                 with anyio.CancelScope(shield=True):  # what is merged is closed, even if the plan is given up
                     async with self._plan_run.moving(execution):
                         await self._record_merge(execution, merge)
+        except WorkspaceHeld as held:
+            with anyio.CancelScope(shield=True):
+                async with self._plan_run.moving(execution):
+                    await self._leave_unmerged(execution, str(held))
         finally:
             execution.merging = None
             merging.over.set()
@@ -207,6 +233,16 @@ class CompletionPipeline:
         reason, rest = await self._with_rest(execution, merge), execution.rest
         await self._plan_run.advance(execution, Merged(reason=reason, rest=rest))
         await self._end_completed(execution)
+
+    async def _leave_unmerged(self, execution: TaskExecution, held: str) -> None:
+        """Close a task whose merge is held as the supervisor ends; a run that resumes this run merges the work."""
+        if execution.is_over or execution.cancel_reason:
+            return
+        await self._end_session(execution)
+        await self._plan_run.advance(execution, PlanGivenUp(reason=held))
+        await self.leave_workspace(execution)
+        await self._plan_run.give_back(execution)
+        self._plan_run.settle(execution, TaskEnd.CANCELLED, f"not merged yet: {held}; --resume merges it")
 
     async def merge_late(self, execution: TaskExecution) -> tuple[bool, str]:
         """Merge the work of a task that was closed in an earlier run before its merge. Return whether the work was
@@ -251,19 +287,40 @@ class CompletionPipeline:
 
     async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> str:
         """Merge the commit *judged*, and return a sentence about the merge, which begins with ``not merged`` if the
-        merge failed. *on* is the entity that facts are recorded of, if the task was closed before."""
+        merge failed. *on* is the entity that facts are recorded of, if the task was closed before.
+
+        Raises:
+            WorkspaceHeld: the supervisor is ending, and something outside of the work holds the merge.
+        """
         if not execution.holds_work:
             return "nothing to merge: its subtasks did the work"
-        if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
-            return f"not merged: {why}"
-        merge = await self._sup.verification.merge(execution.session_id, _message(execution), judged)
-        match merge.outcome:
-            case "refused":
-                return f"not merged: {merge.why}"
-            case "merged":
-                return f"merged into {merge.target} as {merge.commit[:12]}"
-            case _:
-                return f"nothing to merge: {merge.why}"
+
+        async def do() -> str:
+            if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
+                return f"not merged: {why}"
+            merge = await self._sup.verification.merge(execution.session_id, _message(execution), judged)
+            match merge.outcome:
+                case "refused":
+                    return f"not merged: {merge.why}"
+                case "merged":
+                    return f"merged into {merge.target} as {merge.commit[:12]}"
+                case _:
+                    return f"nothing to merge: {merge.why}"
+
+        return await (self._make_late_step(execution, on, do) if on else make_step(self._sup, execution, do))
+
+    async def _make_late_step(self, execution: TaskExecution, on: str, do: Callable[[], Awaitable[str]]) -> str:
+        """Call *do*, a step of a task that was closed before, until nothing outside of the work holds it; record the
+        obstacles as facts of the entity *on*."""
+
+        def note(held_by: HeldBy | None) -> None:
+            told = {"task": execution.id, "held_by": None if held_by is None else msgspec.to_builtins(held_by)}
+            reason = "the obstacle is gone" if held_by is None else f"held by {held_by.what}; {held_by.fix}"
+            self._sup.registry.record_fact(on, MERGE_HELD, execution.cause, told, reason=reason)
+            if held_by is not None:
+                _log.warning("a task is held", task=execution.name, by=held_by.what, fix=held_by.fix)
+
+        return await outlast_obstacles(do, note, self._sup.journal_writer.clock.wall, self._sup.stopping)
 
     # ------------------------------------------------------------------ failed
     async def fail(self, execution: TaskExecution, lead: Event, given: Circumstances = USUAL) -> None:
@@ -320,7 +377,7 @@ class CompletionPipeline:
     async def _settle(self, execution: TaskExecution, error: str, branch: str = "") -> None:
         """Settle the task as failed. The slot is released just before, so that no other task that ends because of this
         failure is given the slot. *branch* is the branch with the task's work, if the work is left."""
-        error = f"{error}; its work is on the branch {branch}" if branch else error
+        error = _with_branch(error, branch)
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note(DEAD_LETTERED, told, error)
@@ -359,15 +416,16 @@ class CompletionPipeline:
                 await self._sup.aborts.abort(
                     execution.session_id, AbortScope.SESSION, reason=reason, actor=why.actor, because=why.because
                 )
+        branch = ""
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
-            await self.leave_workspace(execution)
+            branch = await self.leave_workspace(execution)
         else:
             await self._end_session(execution)
             await take_back(self._sup, execution)
             execution.note("PlaceKept", {"session": execution.session_id}, "cleanup_on_cancel is false")
         await self._plan_run.give_back(execution)
         end = task_end(execution.state.value, execution.data.ended_as)
-        self._plan_run.settle(execution, end or why.outcome, reason)
+        self._plan_run.settle(execution, end or why.outcome, _with_branch(reason, branch))
 
     async def record_given_up(self, execution: TaskExecution, reason: str) -> None:
         """Record that the task, its run and its job are cancelled, or that a task that is done is closed. Do not wait
@@ -418,6 +476,11 @@ class CompletionPipeline:
                 if execution.is_opened:  # else only the merge was left to do
                     reason = _reason_of_close(execution)
                 await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
+
+
+def _with_branch(reason: str, branch: str) -> str:
+    """Return *reason*, extended by the *branch* with the work that is not merged, if there is one."""
+    return f"{reason}; its work is on the branch {branch}" if branch else reason
 
 
 def _message(execution: TaskExecution) -> str:

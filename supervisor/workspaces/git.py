@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import anyio
 import msgspec
 
-from supervisor.ports import NO_WORKSPACE, Changes, Merge, ProcessHost, Released, WorkspaceSpec
+from supervisor.ports import NO_WORKSPACE, Changes, Merge, ProcessHost, Released, WorkspaceHeld, WorkspaceSpec
 from supervisor.ports.helper_programs import OUTPUT_MAX
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
@@ -36,11 +36,13 @@ from supervisor.workspaces.git_command import (
     GitKilled,
     WorkspaceError,
     error_of,
+    failure_of,
     names_in_list,
     repositories_listed,
     some_of,
     text_of,
 )
+from supervisor.workspaces.obstacles import obstacle_of, target_moves
 from supervisor.workspaces.recent_changes import CLOCK_S, changed_since
 from supervisor.workspaces.stale_locks import locks_of_references, locks_of_worktree, remove_stale_locks
 from supervisor.workspaces.steps import (
@@ -108,17 +110,23 @@ def _repeated(
     step: Callable[Concatenate[GitWorkspaces, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[GitWorkspaces, _P], Coroutine[Any, Any, _T]]:
     """Make a step of :class:`GitWorkspaces` again when a git of it was killed, at most ``len(PAUSES_S)`` times: a kill
-    says nothing about the work (rule 48). The step was finished or undone before, as after a kill of the
-    supervisor."""
+    says nothing about the work (rule 48). The step was finished or undone before, as after a kill of the supervisor. A
+    disk that is full becomes the error ``WorkspaceHeld``."""
 
     async def repeated(self: GitWorkspaces, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        for pause_s in PAUSES_S:
+        for pause_s in (*PAUSES_S, None):
             try:
                 return await step(self, *args, **kwargs)
             except GitKilled as error:
+                if pause_s is None:
+                    raise
                 _log.warning("a step in the repository is made again", why=str(error), pause_s=pause_s)
                 await anyio.sleep(pause_s)
-        return await step(self, *args, **kwargs)
+            except OSError as error:
+                if (held_by := obstacle_of(error, self._repository)) is None:
+                    raise
+                raise WorkspaceHeld(held_by) from error
+        raise AssertionError("the last try returns or raises")
 
     update_wrapper(repeated, step)
     return repeated
@@ -363,7 +371,8 @@ class GitWorkspaces:
         await self._set_aside(branch, target)
         made = await self._git.run(self._repository, "worktree", "add", "-B", branch, str(worktree), start)
         if not made.ok:
-            raise WorkspaceError(f"no worktree for session {session_id!r}: {error_of(made)}")
+            message = f"no worktree for session {session_id!r}: {error_of(made)}"
+            raise await failure_of(made, self._repository, message)
 
     async def _set_aside(self, branch: str, target: str) -> None:
         """Rename the branch *branch* if it holds work of an earlier journal; only remove it if the branch beside it
@@ -430,7 +439,7 @@ class GitWorkspaces:
                         await self._forward.release(held)
                 if merge is not None:
                     return msgspec.structs.replace(merge, target=target)
-            return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
+            raise WorkspaceHeld(target_moves(target, TRIES))
 
     async def _commit_for_merge(self, session_id: str, message: str, target: str) -> str | Merge:
         """Return the commit with all work of a session, or the refusal if the work cannot be merged."""
@@ -500,7 +509,7 @@ class GitWorkspaces:
             unborn = _without_commit(added.output)
             words = f"{where}/{unborn} is a repository without a commit" if unborn else error_of(added)
             fix = f"; remove {where}/{unborn}.git, or commit there" if unborn else ""
-            raise WorkspaceError(f"nothing can be committed in {where}: {words}{fix}")
+            raise await failure_of(added, where, f"nothing can be committed in {where}: {words}{fix}")
         staged = await self._git.run(where, "diff", "--cached", "--quiet", SHOW_INNER)
         if not staged.ok:
             # Empty is for git what only changes a repository inside, where its settings say that those are ignored.
@@ -556,7 +565,7 @@ class GitWorkspaces:
         if tried.status == 1 and tree:
             return Merge(outcome="refused", files=tuple(files), why=f"in conflict with {target}: {some_of(files)}")
         if not tried.ok:
-            raise WorkspaceError(f"git merge-tree failed: {error_of(tried)}")
+            raise await failure_of(tried, self._repository, f"git merge-tree failed: {error_of(tried)}")
         made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
         return await self._forward.advance(target, head, text_of(made), held)
 
