@@ -97,7 +97,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     (``task_end``).
     ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its result
     (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings
-    of the failed claim before that. ``held_by`` is the obstacle that holds the task's next step, such as its merge,
+    of the failed claim before that. ``conflict`` is the commit of the
+    last claim that is in conflict with the target: the next claim begins with that commit, and the target merged in.
+    ``held_by`` is the obstacle that holds the task's next step, such as its merge,
     and that is charged to nobody (rule 48).
     """
 
@@ -123,6 +125,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     rest: str = ""
     delay_s: float = 0.0
     ended_as: str = ""
+    conflict: str = ""
     held_by: HeldBy | None = None
 
 
@@ -308,10 +311,11 @@ class Closed(TaskEvent, frozen=True, kw_only=True):
 
 class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
     """Event: verification rejected the result, or the result could not be merged; *reason* names the finding or the
-    conflict, *findings* is the text for the next claim."""
+    conflict, *findings* is the text for the next claim, *conflict* the commit that is in conflict with the target."""
 
     spelled = "verification_rejected"
     findings: str = ""
+    conflict: str = ""
 
 
 class StepHeld(TaskEvent, frozen=True, kw_only=True):
@@ -357,11 +361,12 @@ class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
 
 class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):
     """Event: the person *by* denied the result, or approved what could not be merged; *findings* is the text for the
-    next claim."""
+    next claim, *conflict* the commit that is in conflict with the target."""
 
     spelled = "approval_denied"
     by: str
     findings: str = ""
+    conflict: str = ""
 
 
 Out = tuple[TaskData, tuple[Effect, ...]]
@@ -421,6 +426,8 @@ def keep_findings(data: TaskData, event: Failed | VerificationRejected | Approva
         failure=event.findings or event.reason,
         has_findings=bool(event.findings),
         findings_before=data.failure if data.has_findings else "",
+        # An agent that fails before there is a result has not resolved the conflict.
+        conflict=data.conflict if isinstance(event, Failed) and not event.findings else getattr(event, "conflict", ""),
     ), ()
 
 

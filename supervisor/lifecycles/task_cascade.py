@@ -98,6 +98,7 @@ class Circumstances(NamedTuple):
     Args:
         reason: text for the events that follow, where the leading event has none.
         findings: findings against the work, for the next claim.
+        conflict: the commit of the work that is in conflict with the target.
         rules: names of the rules that the work has failed.
         verdict: outcome of the turn that ended the attempt.
         orphaned_by: why the session or worker of the task is gone; ``""`` if it is there.
@@ -109,6 +110,7 @@ class Circumstances(NamedTuple):
 
     reason: str = ""
     findings: str = ""
+    conflict: str = ""
     rules: tuple[str, ...] = ()
     verdict: Verdict | None = None
     orphaned_by: str = ""
@@ -401,12 +403,13 @@ def fail_task(now: Situation) -> Event:
 
 
 def reject_task(now: Situation) -> Event:
-    return task.VerificationRejected(reason=now.reason, findings=now.given.findings)
+    return task.VerificationRejected(reason=now.reason, findings=now.given.findings, conflict=now.given.conflict)
 
 
 def deny_task(now: Situation) -> Event:
     data = now.states.task_data
-    return task.ApprovalDenied(by=data.approved_by, reason=f"approved, but {now.reason}", findings=now.given.findings)
+    reason, given = f"approved, but {now.reason}", now.given
+    return task.ApprovalDenied(by=data.approved_by, reason=reason, findings=given.findings, conflict=given.conflict)
 
 
 def close_task(now: Situation) -> Event:

@@ -27,6 +27,7 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
     merge, or ``refused``.
 
     *why* is the reason of a refusal, or the reason why nothing is to be merged; *files* are the files in conflict.
+    *conflicts*: the work contradicts the target, and can be merged when the conflict is resolved.
     """
 
     outcome: str
@@ -34,6 +35,7 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     files: tuple[str, ...] = ()
     why: str = ""
+    conflicts: bool = False
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +66,15 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     *owner* is the id of the task, *directory* the directory that the session's agent is configured for, *files* the
     paths in it that the task owns. *starts_at* is the checkpoint with which the workspace begins (``""``: the workspace
-    is used as it is). With *rollback* the workspace can be reset to its beginning; with *kept* it is not cleaned up
-    when its session ends.
+    is used as it is); with *merges_target* the target is merged in there, and a conflict is left standing. With
+    *rollback* the workspace can be reset to its beginning; with *kept* it is not cleaned up when its session ends.
     """
 
     owner: str = ""
     directory: str = ""
     files: tuple[str, ...] = ()
     starts_at: str = ""
+    merges_target: bool = False
     rollback: bool = False
     kept: bool = False
 

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -73,6 +73,7 @@ from supervisor.work.review import review_work
 from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 
 _log = get_logger()
+_T = TypeVar("_T")
 
 DEAD_LETTERED: Final = "DeadLettered"
 """Fact of a task: its failure is final, so that only a person can have the task tried again."""
@@ -82,6 +83,19 @@ MERGE_REFUSED: Final = "MergeRefused"
 MERGE_HELD: Final = "MergeHeld"
 """Facts of a workstream about the late merge of a task that was closed in an earlier workstream before its work was
 merged."""
+
+
+RESOLVE: Final = "the workspace has this work, with the target merged in: resolve the conflict there"
+"""What the next prompt says about a merge conflict."""
+
+
+class MergeResult(NamedTuple):
+    """Result of a merge: a sentence, and whether the merge was refused; *conflicts*: because the work is in conflict
+    with the target."""
+
+    text: str
+    is_refused: bool = False
+    conflicts: bool = False
 
 
 class CompletionPipeline:
@@ -224,13 +238,17 @@ class CompletionPipeline:
             execution.merging = None
             merging.over.set()
 
-    async def _record_merge(self, execution: TaskExecution, merge: str) -> None:
-        if merge.startswith("not merged"):
-            await self.fail(execution, MergeRefused(reason=merge), Circumstances(findings=self._findings(merge)))
+    async def _record_merge(self, execution: TaskExecution, merge: MergeResult) -> None:
+        if merge.is_refused:
+            # A merge that is refused since the conflict was not resolved leaves the commit of the conflict in place.
+            conflict = execution.data.judged if merge.conflicts else execution.data.conflict
+            more = f"; {RESOLVE}" if conflict and not execution.task.rollback else ""
+            given = Circumstances(findings=self._findings(f"{merge.text}{more}"), conflict=conflict)
+            await self.fail(execution, MergeRefused(reason=merge.text), given)
             return
         authorization.count_success(self._plan_run, execution)
         await self._end_session(execution)  # else a late message might open another turn of it
-        reason, rest = await self._with_rest(execution, merge), execution.rest
+        reason, rest = await self._with_rest(execution, merge.text), execution.rest
         await self._plan_run.advance(execution, Merged(reason=reason, rest=rest))
         await self._end_completed(execution)
 
@@ -251,15 +269,16 @@ class CompletionPipeline:
         workstream = self._plan_run.workstream
         execution.seq = workstream.born_seq
         merge = await self._merged(execution, execution.judged, on=workstream.id)
-        is_merged = not merge.startswith("not merged")
-        if is_merged:
+        text = merge.text
+        if not merge.is_refused:
             authorization.count_success(self._plan_run, execution, on=workstream.id)
             await self._sup.verification.forget(workspace_of(self._sup, execution))
-            merge = await self._with_rest(execution, merge)
+            text = await self._with_rest(execution, text)
         await self.leave_workspace(execution)
-        fact, told = MERGED if is_merged else MERGE_REFUSED, {"task": execution.id, "session": execution.session_id}
-        self._sup.registry.record_fact(workstream.id, fact, execution.cause, told, reason=merge)
-        return is_merged, merge
+        fact = MERGE_REFUSED if merge.is_refused else MERGED
+        metadata = {"task": execution.id, "session": execution.session_id}
+        self._sup.registry.record_fact(workstream.id, fact, execution.cause, metadata, reason=text)
+        return not merge.is_refused, text
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
         """Record that a person rejected the result of a task; then try the task again or settle it."""
@@ -285,31 +304,30 @@ class CompletionPipeline:
         _log.warning("work is left that is not merged", task=execution.name, branch=left.branch, why=rest)
         return f"{merge}; {rest}"
 
-    async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> str:
-        """Merge the commit *judged*, and return a sentence about the merge, which begins with ``not merged`` if the
-        merge failed. *on* is the entity that facts are recorded of, if the task was closed before.
+    async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> MergeResult:
+        """Merge the commit *judged*. *on* is the entity that facts are recorded of, if the task was closed before.
 
         Raises:
             WorkspaceHeld: the supervisor is ending, and something outside of the work holds the merge.
         """
         if not execution.holds_work:
-            return "nothing to merge: its subtasks did the work"
+            return MergeResult("nothing to merge: its subtasks did the work")
 
-        async def do() -> str:
+        async def do() -> MergeResult:
             if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
-                return f"not merged: {why}"
+                return MergeResult(f"not merged: {why}", is_refused=True)
             merge = await self._sup.verification.merge(execution.session_id, _message(execution), judged)
             match merge.outcome:
                 case "refused":
-                    return f"not merged: {merge.why}"
+                    return MergeResult(f"not merged: {merge.why}", is_refused=True, conflicts=merge.conflicts)
                 case "merged":
-                    return f"merged into {merge.target} as {merge.commit[:12]}"
+                    return MergeResult(f"merged into {merge.target} as {merge.commit[:12]}")
                 case _:
-                    return f"nothing to merge: {merge.why}"
+                    return MergeResult(f"nothing to merge: {merge.why}")
 
         return await (self._make_late_step(execution, on, do) if on else make_step(self._sup, execution, do))
 
-    async def _make_late_step(self, execution: TaskExecution, on: str, do: Callable[[], Awaitable[str]]) -> str:
+    async def _make_late_step(self, execution: TaskExecution, on: str, do: Callable[[], Awaitable[_T]]) -> _T:
         """Call *do*, a step of a task that was closed before, until nothing outside of the work holds it; record the
         obstacles as facts of the entity *on*."""
 
