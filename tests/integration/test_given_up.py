@@ -41,7 +41,7 @@ async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
 
 
 async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
-    """A cancelled run records its tasks as CANCELLED and ends their sessions."""
+    """A cancelled run records its tasks as CANCELLED and ends their sessions; nothing is by an operator."""
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -55,6 +55,7 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
             "a": "CANCELLED",
             "b": "CANCELLED",
         }
+        assert not [one for one in run.events() if one.actor.startswith("operator")]
 
 
 async def test_a_lost_task_run_does_not_keep_its_task_from_its_end(tmp_path: Path) -> None:
