@@ -40,6 +40,7 @@ import anyio
 import msgspec
 
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
 from supervisor.lifecycles.task_cascade import (
@@ -227,9 +228,7 @@ class CompletionPipeline:
             with merging.scope:
                 merge = await self._merged(execution, execution.data.judged)
             if not merging.scope.cancelled_caught:
-                with anyio.CancelScope(shield=True):  # what is merged is closed, even if the plan is given up
-                    async with self._plan_run.moving(execution):
-                        await self._record_merge(execution, merge)
+                await self._end_merge(execution, merge)
         except WorkspaceHeld as held:
             with anyio.CancelScope(shield=True):
                 async with self._plan_run.moving(execution):
@@ -237,6 +236,25 @@ class CompletionPipeline:
         finally:
             execution.merging = None
             merging.over.set()
+
+    async def _end_merge(self, execution: TaskExecution, merge: MergeResult) -> None:
+        """Record the outcome of a merge, even if the plan is given up meanwhile. A plan that is given up while the disk
+        is down does not wait for that: the records are made when the disk is up."""
+        over = OneShotEvent()
+
+        async def record() -> None:
+            try:
+                async with self._plan_run.moving(execution):
+                    await self._record_merge(execution, merge)
+            finally:
+                over.set()
+
+        try:
+            await self._sup.run_to_completion(record, f"record the merge of {execution.name}")
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._sup.journal_writer.disk.wait_unless_down(over)
+            raise
 
     async def _record_merge(self, execution: TaskExecution, merge: MergeResult) -> None:
         if merge.is_refused:

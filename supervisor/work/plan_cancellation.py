@@ -8,7 +8,8 @@ must follow a record waits:
 * changes that a task made in the directory itself are rolled back after its cancellation is durable: else the next
   supervisor would go on with the attempt, on files that are not there any more.
 
-A merge has ended before: the work is merged and the task closed, or it is not merged (``CompletionPipeline.merge``).
+A merge has ended before: the work is merged and the task closed, or it is not merged (``CompletionPipeline.merge``). If
+the disk was down, a task whose work is merged is closed here, as unmerged: a run that resumes finds nothing to merge.
 """
 
 from __future__ import annotations
