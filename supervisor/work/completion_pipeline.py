@@ -37,7 +37,6 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import anyio
-import msgspec
 
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
@@ -58,7 +57,7 @@ from supervisor.lifecycles.task_cascade import (
     with_end,
 )
 from supervisor.lifecycles.task_run import SkipCause
-from supervisor.lifecycles.types import AbortScope, HeldBy
+from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
 from supervisor.ports import Changes, JournalError, WorkspaceHeld
@@ -81,7 +80,6 @@ DEAD_LETTERED: Final = "DeadLettered"
 
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
-MERGE_HELD: Final = "MergeHeld"
 """Facts of a workstream about the late merge of a task that was closed in an earlier workstream before its work was
 merged."""
 
@@ -343,19 +341,11 @@ class CompletionPipeline:
                 case _:
                     return MergeResult(f"nothing to merge: {merge.why}")
 
-        return await (self._make_late_step(execution, on, do) if on else make_step(self._sup, execution, do))
+        return await (self._make_late_step(execution, do) if on else make_step(self._sup, execution, do))
 
-    async def _make_late_step(self, execution: TaskExecution, on: str, do: Callable[[], Awaitable[_T]]) -> _T:
-        """Call *do*, a step of a task that was closed before, until nothing outside of the work holds it; record the
-        obstacles as facts of the entity *on*."""
-
-        def note(held_by: HeldBy | None) -> None:
-            told = {"task": execution.id, "held_by": None if held_by is None else msgspec.to_builtins(held_by)}
-            reason = "the obstacle is gone" if held_by is None else f"held by {held_by.what}; {held_by.fix}"
-            self._sup.registry.record_fact(on, MERGE_HELD, execution.cause, told, reason=reason)
-            if held_by is not None:
-                _log.warning("a task is held", task=execution.name, by=held_by.what, fix=held_by.fix)
-
+    async def _make_late_step(self, execution: TaskExecution, do: Callable[[], Awaitable[_T]]) -> _T:
+        """Call *do*, a step of a task that was closed before, until nothing outside of the work holds it."""
+        note = partial(self._plan_run.workstream.note_obstacle, task=execution.name)
         return await outlast_obstacles(do, note, self._sup.journal_writer.clock.wall, self._sup.stopping)
 
     # ------------------------------------------------------------------ failed

@@ -205,6 +205,12 @@ def test_a_stop_leaves_the_merge_to_a_run_with_resume(work: Scratch) -> None:
         assert done.status == 1, done.text
         assert "not merged yet: held by" in done.out
         assert "--resume merges it" in done.out
+        again = work.start("run", "plan.yaml", "--resume")  # the obstacle is still there
+        until(lambda: again.ended or "a plan is held" in again.err)
+        again.process.send_signal(signal.SIGTERM)
+        stopped = again.wait()
+        assert "t is not merged yet: held by" in stopped.err
+        assert "Traceback" not in stopped.err
     resumed = work.run("run", "plan.yaml", "--resume")
     assert resumed.status == 0, resumed.text
     assert work.git("show", "main:file") == "by the agent"
