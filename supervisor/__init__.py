@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         AbortScope,
         CancelMode,
         DeliveryPoint,
+        HeldBy,
         InvalidArgument,
         LifecycleEvent,
         RecordId,
@@ -151,6 +152,7 @@ __all__ = [
     "ErrorReport",
     "Explanation",
     "HandBackConfig",
+    "HeldBy",
     "Inspected",
     "InvalidArgument",
     "JournalDamaged",
@@ -239,8 +241,8 @@ _NAMES = {
     "supervisor.host.services": "ServiceFailed",
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
-        "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint InvalidArgument LifecycleEvent RecordId "
-        "StageBudgets TransitionReason UnknownValue"
+        "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint HeldBy InvalidArgument LifecycleEvent "
+        "RecordId StageBudgets TransitionReason UnknownValue"
     ),
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
