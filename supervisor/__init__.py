@@ -6,7 +6,7 @@ Importing this package is cheap; a module of the runtime is loaded when a name f
     open_supervisor, reconfigure    run a supervisor, change its agents and settings
     open_reader                     read the journal of a state directory: Reader
     Supervisor, Session             start, find, abort and inspect sessions; prompt one, send it messages
-    load_plan, run_plan             read a plan, run it; PlanHandle steers the run
+    load_plan, submit, run_plan     read a plan, run it; PlanHandle steers the run
     AgentTurn                       argument of an agent that is an async function
     AgentConfig, Settings, Plan     models of a plan file, with the models of their fields (...Config)
     AbortPolicy, Budget             values that a program may pass instead of a model
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         AbortScope,
         CancelMode,
         DeliveryPoint,
+        HeldBy,
         InvalidArgument,
         LifecycleEvent,
         RecordId,
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
         LoopsConfig,
         McpServerConfig,
         ModelErrorsConfig,
+        NotifyConfig,
         PermissionRuleConfig,
         PermissionsConfig,
         Plan,
@@ -111,7 +113,7 @@ if TYPE_CHECKING:
     from supervisor.sessions.inprocess import AgentTurn, ToolAborted
     from supervisor.sessions.mcp_stdio import McpError, McpResource
     from supervisor.work.commands import CommandReused
-    from supervisor.work.plan_handle import PlanHandle, run_plan
+    from supervisor.work.plan_handle import PlanHandle, run_plan, submit
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
 
@@ -150,6 +152,7 @@ __all__ = [
     "ErrorReport",
     "Explanation",
     "HandBackConfig",
+    "HeldBy",
     "Inspected",
     "InvalidArgument",
     "JournalDamaged",
@@ -168,6 +171,7 @@ __all__ = [
     "NoSiblings",
     "NoSuchEntity",
     "Node",
+    "NotifyConfig",
     "OnPermission",
     "OpenPermission",
     "OptionChoice",
@@ -221,6 +225,7 @@ __all__ = [
     "open_supervisor",
     "reconfigure",
     "run_plan",
+    "submit",
 ]
 
 _NAMES = {
@@ -236,15 +241,15 @@ _NAMES = {
     "supervisor.host.services": "ServiceFailed",
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
-        "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint InvalidArgument LifecycleEvent RecordId "
-        "StageBudgets TransitionReason UnknownValue"
+        "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint HeldBy InvalidArgument LifecycleEvent "
+        "RecordId StageBudgets TransitionReason UnknownValue"
     ),
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
         "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
-        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig PermissionRuleConfig PermissionsConfig "
-        "Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig RightsConfig "
-        "Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
+        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
+        "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig "
+        "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
     ),
     "supervisor.plans.task_control": "CommandResult",
     "supervisor.plugins.loading": "UnknownPlugin",
@@ -266,7 +271,7 @@ _NAMES = {
     "supervisor.sessions.inprocess": "AgentTurn ToolAborted",
     "supervisor.sessions.mcp_stdio": "McpError McpResource",
     "supervisor.work.commands": "CommandReused",
-    "supervisor.work.plan_handle": "PlanHandle run_plan",
+    "supervisor.work.plan_handle": "PlanHandle run_plan submit",
     "supervisor.work.results": "PlanResult TaskResult",
     "supervisor.workspaces.git_command": "WorkspaceError",
 }

@@ -126,7 +126,7 @@ def _ps_row(row: EntityLine) -> tuple[str, ...]:
 def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]]) -> str:
     """Return the tasks that were given up, each with the command to retry it."""
     heads = ("TASK", "ATTEMPTS", "RUNS", "TRY AGAIN", "LAST ERROR")
-    rows = ((one.task, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
+    rows = ((one.entity_id, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
     return columns(heads, rows)
 
 
@@ -287,6 +287,8 @@ def inspected_text(seen: Inspected) -> str:
         lines.append(f"  open calls: {', '.join(seen.open_calls)}")
     if seen.checkpoint:
         lines.append(f"  checkpoint: {printable(seen.checkpoint)}")
+    if (held_by := seen.held_by) is not None:
+        lines.append(f"  held since {clock(held_by.since)} by {printable(f'{held_by.what}; {held_by.fix}')}")
     if seen.permissions:
         lines.append(f"  waits for a human: {', '.join(seen.permissions)}")
     if seen.cancelled_for:

@@ -32,6 +32,7 @@ from supervisor.plans import BadPlan, Plan
 from supervisor.plans.earlier_runs import continued, resumed_ids
 from supervisor.ports import EntityRow, JournalError
 from supervisor.runtime.entity import Refused
+from supervisor.work.plan_handle import PlanHandle
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
@@ -173,22 +174,26 @@ async def _supervised(
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
         ) as sup:
             reporter.start(sup.reader(), make_view)
-            runner = PlanRunner(sup.core)
+            handle = PlanHandle(sup, plan)
+            runner = handle.runner
             controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup, runner)
             around.start_soon(_report_begin, runner, state)
             drains = False
             try:
-                result = await runner.run(plan, resume=request.resume, fresh=request.fresh)
+                handle.start(resume=request.resume, fresh=request.fresh)
+                result = await handle.outcome()
                 drains = True
             finally:
                 controller.closing(drains=drains)
                 controlling.cancel()  # leaving the block stops it too, and that is no news
             await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
-                warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
-            await anyio.to_thread.run_sync(reporter.begin, runner.plan_run.workstream.id)  # the run may have been short
+                warn(
+                    f"run {result.earlier} ended before its result could be shown: here it is, and nothing was started"
+                )
+            await anyio.to_thread.run_sync(reporter.begin, runner.run_id)  # the run may have been short
             if await anyio.to_thread.run_sync(partial(reporter.end, result)):
                 runner.note_reported("printed")
         around.cancel_scope.cancel()
@@ -230,7 +235,6 @@ async def _update_view(reporter: Reporter, sup: Supervisor, runner: PlanRunner) 
         show = reporter.show_outage
         if runner.begun.is_set():
             show = reporter.update
-            workstream_id = runner.plan_run.workstream.id
-            await anyio.to_thread.run_sync(reporter.begin, workstream_id, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(reporter.begin, runner.run_id, abandon_on_cancel=True)
         await anyio.to_thread.run_sync(show, sup.outage, abandon_on_cancel=True)
         await anyio.sleep(max(TICK_S, min(2.0, 4 * (anyio.current_time() - began_s))))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import msgspec
@@ -24,12 +24,12 @@ from supervisor.host.factories import ConnectionFactory
 from supervisor.host.recovered_work import RecoveredWork
 from supervisor.host.services import ServiceFailed, Services
 from supervisor.lifecycles.events import OperatorStop
+from supervisor.lifecycles.run_ids import RUN_PREFIX
 from supervisor.lifecycles.types import (
     USUAL_TIME,
     AbortPolicy,
     CancelMode,
     DeliveryPoint,
-    Kind,
     LifecycleEvent,
     TimeLimit,
     choice_of,
@@ -187,6 +187,7 @@ class SupervisorCore:
         system.spawn(self.background, BACKGROUND_ACTOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._pending_requests).handle
         self.services = Services(system, self._service_failed)
+        self._parts: dict[Callable[[SupervisorCore], object], object] = {}
         self._service_failure: ServiceFailed | None = None
 
     @property
@@ -200,6 +201,9 @@ class SupervisorCore:
         The secrets of the former agents are still redacted.
         """
         self._agents, self.session_services.settings = dict(agents), settings
+        limits = {name: profile.max_sessions for name, profile in agents.items()}
+        self.session_limits = {name: limit for name, limit in limits.items() if limit is not None}
+        """The largest number of tasks that may be at work at once with an agent, by the agent's name."""
         self.configured.set()
         self.configured = OneShotEvent()
         self.trust.policy = settings.access.value() if settings.access is not None else None
@@ -315,10 +319,21 @@ class SupervisorCore:
         """Return the profile of the configured agent with that name, or ``None``."""
         return self._agents.get(name)
 
-    def new_id(self, wanted: str) -> str:
+    def part(self, make: Callable[[SupervisorCore], _T]) -> _T:
+        """Return the part of this supervisor that *make* makes: the same object at every call. For parts whose classes
+        are in packages above this one."""
+        if make not in self._parts:
+            self._parts[make] = make(self)
+        return cast(_T, self._parts[make])
+
+    def new_id(self, wanted: str, *, below: str | None = None) -> str:
         """Return an id for an entity that is not a session; a number is appended if *wanted* was used in this
-        journal."""
-        return self.registry.names.new(wanted)
+        journal. *below* is the run of a plan that the entity belongs to."""
+        return self.registry.names.new(wanted, below=below)
+
+    def new_run_id(self) -> str:
+        """Return the id of the next run of a plan."""
+        return self.registry.names.number(RUN_PREFIX)
 
     # ------------------------------------------------------------------ budgets
     def left_of(self, session_id: str) -> Budget:
@@ -460,7 +475,7 @@ class SupervisorCore:
         if session is None:
             return NOWHERE
         own = session.assigned_task
-        splits = frozenset({own.name, f"{Kind.TASK}:{own.name}"} if own is not None and own.split is not None else ())
+        splits = frozenset({own.name, own.id} if own is not None and own.split is not None else ())
         sessions, operates = [session], frozenset(session.profile.operates)
         for one in sessions:  # the list grows while it is read: children follow their parents
             sessions += one.children.values()

@@ -37,7 +37,7 @@ from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.entity_types import SESSION_KIND
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session, SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind, RecordId, Survivors, TerminationStage
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, HeldBy, Kind, RecordId, Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
 from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort, stage_deadlines
 from supervisor.policies.access import Rights
@@ -48,8 +48,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, EntityActor
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.connection import Connection as Connection
-from supervisor.sessions.connection import Monitor
+from supervisor.sessions.connection import Connection, Monitor
 
 _log = get_logger()
 
@@ -71,22 +70,25 @@ class TerminationReport(NamedTuple):
 
 
 class AssignedTask(NamedTuple):
-    """Task of a plan that a session works on. ``split`` and ``block`` are operations of ``WorkControl``; ``split`` is
-    ``None`` unless the plan lets the agent split its task.
+    """Task of a plan that a session works on: its id, and its name in the plan. ``split`` and ``block`` are operations
+    of ``WorkControl``; ``split`` is ``None`` unless the plan lets the agent split its task.
 
     ``charge_launch`` charges the next launch, which follows a launch that failed, to the plan: it is called with the
     error, and returns the reason why there is no next launch, or ``""``. ``charge_child`` does the same for a retry of
     a session below. ``note_stop`` is called with the request that ends the session, and the cause of the request.
+    ``note_obstacle`` is called with what holds the making of the session's workspace, and with ``None`` afterwards.
     ``state_dir`` is the state directory by which the agent's own process can reach these operations; ``""`` if it
     cannot.
     """
 
+    id: str
     name: str
     split: Callable[..., Awaitable[Any]] | None
     block: Callable[..., Awaitable[Any]]
     charge_launch: Callable[[str], str]
     charge_child: Callable[[], str]
     note_stop: Callable[[AbortRequest, Cause], None]
+    note_obstacle: Callable[[HeldBy | None], None]
     state_dir: str
 
 
@@ -229,7 +231,7 @@ class LiveSession(EntityActor):
         """Environment variables for the agent's process; empty unless the agent may split its task."""
         if self.assigned_task is None or not self.assigned_task.state_dir:
             return {}
-        return {"SUPERVISOR_STATE_DIR": self.assigned_task.state_dir, "SUPERVISOR_TASK": self.assigned_task.name}
+        return {"SUPERVISOR_STATE_DIR": self.assigned_task.state_dir, "SUPERVISOR_TASK": self.assigned_task.id}
 
     @property
     def cause(self) -> Cause:

@@ -1,9 +1,10 @@
-"""The state of one plan run: tasks, backlog, workers, retry budget and provider breakers.
+"""The state of one plan run: tasks, workers and retry budget.
 
 Theory of operation
 -------------------
-Six classes work on a run. Each receives only objects of the classes listed before it, so that calls go one way::
+Seven classes work on a run. Each receives only objects of the classes listed before it, so that calls go one way::
 
+    SharedScheduler     backlog, breakers and limits, shared by the plans of the supervisor
     PlanRun             state of the run; offers, claims and ends of tasks change here
     CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped, put away
     Attempts            makes an attempt: session, prompt, outcome
@@ -38,7 +39,7 @@ from actors.machine import Event
 from actors.one_shot_event import OneShotEvent, first_of
 from supervisor.host.supervision import HOST, SupervisorCore
 from supervisor.lifecycles import task_run
-from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned, WorkerStarted
+from supervisor.lifecycles.job import Job, SchedulerAssigned, WorkerStarted
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Requeued, Retried, Task, TaskEnd, Unclaimed
 from supervisor.lifecycles.task_cascade import (
@@ -51,7 +52,7 @@ from supervisor.lifecycles.task_cascade import (
     step,
 )
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, Kind, ModelFailure, TimeLimit, TransitionReason
+from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, ModelFailure, TimeLimit, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_request import AbortRequest
@@ -62,11 +63,12 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import AssignedTask
 from supervisor.work import checkpoints
-from supervisor.work.backlog import Backlog
+from supervisor.work.held_steps import note_obstacle
 from supervisor.work.leases import Claim
 from supervisor.work.previous_run import PreviousRun
-from supervisor.work.providers import BreakerTransition, ProviderBreakers
+from supervisor.work.providers import BreakerTransition
 from supervisor.work.results import TaskResult, describe_circuit
+from supervisor.work.shared_scheduler import SharedScheduler
 from supervisor.work.task_execution import TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -145,13 +147,19 @@ class PlanRun:
             on_free=self.wake,
         )
         self.executions: dict[str, TaskExecution] = {}
+        """The tasks by their names in the plan."""
+        self.by_id: dict[str, TaskExecution] = {}
+        """The tasks that are in the backlog, by their entity ids."""
+        self.offered: list[TaskExecution] = []
+        """The tasks that were offered to the workers since the scheduler looked last, where limits are set."""
         self.unsettled = 0
         """Number of tasks that have no result yet."""
         self.previous: PreviousRun | None = None
         """The earlier run of the plan that this run resumes, if any."""
-        self.backlog = Backlog(last_token=_last_token(sup))
+        self.scheduler = sup.part(SharedScheduler)
+        self.scheduler.set_limits()
+        self.backlog, self.providers = self.scheduler.backlog, self.scheduler.providers
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
-        self.providers = ProviderBreakers()
         self.concluded = False
         """Whether every task is settled for good: the workstream is being validated and closed."""
         self.opened = OneShotEvent()
@@ -180,6 +188,8 @@ class PlanRun:
         """Start no asynchronous task any more."""
         self._group = None
         self.over.set()
+        for execution in [self.executions[name] for name in self._asked]:
+            self.note_withdrawn(execution)  # else another plan would wait for the reply to its probe
         if self._model_failed in self.sup.monitors.on_model_failed:
             self.sup.monitors.on_model_failed.remove(self._model_failed)
 
@@ -187,15 +197,19 @@ class PlanRun:
         """Start an asynchronous task of the run; do nothing, and return false, if the run has ended or is ending. (A
         command may outlive the run. A task that is started in a cancelled group of asyncio would spin until the last
         task of the group has ended.)"""
-        if self._group is None or self._group.cancel_scope.cancel_called:
+        if self._group is None or not self.begins_work:
             return False
         self._group.start_soon(fn, *args)
         return True
 
     @property
+    def begins_work(self) -> bool:
+        """Whether asynchronous tasks of the run can be started."""
+        return self._group is not None and not self._group.cancel_scope.cancel_called
+
+    @property
     def running(self) -> bool:
-        is_given_up = self._group is None or self._group.cancel_scope.cancel_called
-        return not (is_given_up or self.concluded)
+        return self.begins_work and not self.concluded
 
     def is_critical(self, execution: TaskExecution) -> bool:
         """Return whether the run ends if the task fails for good."""
@@ -216,15 +230,13 @@ class PlanRun:
             listener(event)
 
     def wake(self) -> None:
-        """Wake the scheduler, so that it looks for work: something may be claimable now."""
+        """Look for work and for dead ends: something may be claimable now, or may have come to its end."""
         self._woken.set()
+        self.scheduler.wake()
 
     async def woken(self) -> None:
-        """Wait until ``wake`` is called, or until the next provider may be probed."""
-        now_s = self.now()
-        free_at_s = self.providers.free_at_s(now_s)
-        with anyio.move_on_after(None if free_at_s is None else free_at_s - now_s):
-            await self._woken.wait()
+        """Wait until ``wake`` is called."""
+        await self._woken.wait()
         self._woken = anyio.Event()
 
     def now(self) -> float:
@@ -236,15 +248,17 @@ class PlanRun:
         """Begin the effect that is pending for the task, and let workers claim the task exactly while it waits for one.
         *now*: let the delay of the task end."""
         execution.entity.look(now=now)
-        if execution.is_claimable:
-            self.backlog.ready(execution.name)
+        if execution.id in self.backlog and execution.is_claimable:
+            self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
+            if self.backlog.ready(execution.id) and self.backlog.limits.are_set:
+                self.offered.append(execution)
             self.wake()
         else:
-            self.backlog.hold(execution.name)
+            self.hold(execution)
 
     def begin_claim(self, execution: TaskExecution, claim: Claim) -> None:
-        """Record that a worker has the task. Without an await: no task is claimed twice."""
-        self.worker_pool.reserve(claim.worker_id, claim.item_id)
+        """Record that a worker has the task. Without an await: the task is still as it was when it was claimed."""
+        self.worker_pool.reserve(claim.worker_id, execution.name)
         self.note_claimed(execution)
         execution.begin_claim(claim)
         needs = execution.job_data.capabilities
@@ -253,6 +267,11 @@ class PlanRun:
             self.worker_pool.assign(claim.worker_id, execution.name, execution.cause, needs)
             self.record(execution, WorkerStarted(worker_id=claim.worker_id, capabilities=needs, token=claim.token))
             self.workstream.record_begun(execution)
+
+    def hold(self, execution: TaskExecution) -> None:
+        """Prevent claims of the task. (A command may outlive the run, whose items are not in the backlog any more.)"""
+        if execution.id in self.backlog:
+            self.backlog.hold(execution.id)
 
     async def give_back(self, execution: TaskExecution) -> None:
         """Release the claim of the task, so that the slot of its worker is free again."""
@@ -263,14 +282,14 @@ class PlanRun:
         try:
             await self.worker_pool.done(claim.worker_id, execution.name, execution.cause)
         finally:
-            if self.backlog.holder(execution.name) == claim:
-                self.backlog.release(execution.name, claim.token)
+            if self.backlog.holder(execution.id) == claim:
+                self.backlog.release(execution.id, claim.token)
             self.wake()
 
     def take_from_lost_worker(self, worker_id: str, tasks: list[str]) -> None:
         """Take every item from a lost worker. What is checked and merged needs no worker any more."""
         for claim in self.backlog.fence(worker_id):
-            execution = self.executions[claim.item_id]
+            execution = self.by_id[claim.item_id]
             if execution.job is Job.RUNNING:
                 self.record(execution, _loss_of(execution), given=Circumstances(is_silent=True))
 
@@ -396,8 +415,9 @@ class PlanRun:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
             block, charge = self._commands.block_own, partial(self._charge_launch, execution)
             stopped = partial(self._session_stopped, execution, execution.session_id)
+            held = partial(note_obstacle, execution, self.sup.journal_writer.clock.wall)
             session.assigned_task = AssignedTask(
-                execution.name, split, block, charge, self.spend_retry, stopped, state_dir
+                execution.id, execution.name, split, block, charge, self.spend_retry, stopped, held, state_dir
             )
 
     def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest, cause: Cause) -> None:
@@ -498,6 +518,7 @@ class PlanRun:
     def note_launched(self, execution: TaskExecution) -> None:
         """Register the begin of an attempt: its start time, and its provider."""
         self._began_s[execution.name] = self.now()
+        self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
         # Another agent has it than was claimed for, or it is tried again in its slot.
         if self._asked.get(execution.name, "") != self.provider_of(execution.agent):
             self.note_withdrawn(execution)
@@ -507,7 +528,7 @@ class PlanRun:
         key, now_s = self.provider_of(execution.agent), self.now()
         if self.providers.allows(key, now_s):
             self._asked[execution.name] = key
-            self._record_transition(execution, self.providers.launched(key, execution.name, now_s))
+            self._record_transition(execution, self.providers.launched(key, execution.id, now_s))
 
     def note_ended(self, execution: TaskExecution, failure: Failure | None) -> None:
         """Register the end of an attempt, with *failure* or with success, at the breaker of its provider."""
@@ -515,12 +536,12 @@ class PlanRun:
         if failure is None and began_s is not None:
             self._durations.note(_kind_of(execution), now_s - began_s)
         asked = self._asked.pop(execution.name, "") or self.provider_of(execution.agent)
-        self._record_transition(execution, self.providers.ended(asked, execution.name, now_s, failure))
+        self._record_transition(execution, self.providers.ended(asked, execution.id, now_s, failure))
 
     def note_withdrawn(self, execution: TaskExecution) -> None:
         """Register that an attempt was ended before it could show whether its provider works."""
         if asked := self._asked.pop(execution.name, ""):
-            self.providers.withdrawn(asked, execution.name, self.now())
+            self.providers.withdrawn(asked, execution.id, self.now())
             self.wake()
 
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
@@ -530,7 +551,7 @@ class PlanRun:
         _, provider, why = PROBLEMS[failure.problem]
         if execution is not None and session is not None and provider:
             key = self.provider_of(session.profile.name)
-            self._record_transition(execution, self.providers.troubled(key, execution.name, self.now(), why))
+            self._record_transition(execution, self.providers.troubled(key, execution.id, self.now(), why))
 
     def _record_transition(self, execution: TaskExecution, transition: BreakerTransition | None) -> None:
         if transition is not None:
@@ -571,12 +592,6 @@ def _loss_of(execution: TaskExecution) -> Event:
     if state is Task.IN_PROGRESS:
         return Requeued(reason=LOST, transition_reason=recovered)
     return TakenAway(reason=LOST)
-
-
-def _last_token(sup: SupervisorCore) -> int:
-    """Return the largest fencing token that an earlier supervisor granted, as recorded in the journal."""
-    jobs = (row for row in sup.recovered_work.rows.values() if row.kind == Kind.JOB)
-    return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
 
 
 def _kind_of(execution: TaskExecution) -> TaskKind | None:

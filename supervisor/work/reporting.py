@@ -14,8 +14,8 @@ supervisor ended was interrupted, or given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,8 @@ from supervisor.sessions.restore import WHY
 from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerged_of
 from supervisor.work.task_execution import ACTOR
 
+PLAN: Final = "Plan"
+"""Name of the fact with the plan of a workstream; the last one is the plan with all tasks that were added."""
 RESULT: Final = "Result"
 """Name of the fact that lists the ends of the tasks of a workstream."""
 REPORTED: Final = "ResultReported"
@@ -47,11 +49,21 @@ class UnreportedResult(NamedTuple):
         """A sentence about the result."""
         done = sum(1 for one in self.result.tasks.values() if one.outcome == TaskEnd.COMPLETED)
         how = "well" if self.result.ok else "not well"
-        return f"{self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
+        return f"run {self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
 
 
 async def read_unreported_result(journal: Journal, workstream_id: str) -> UnreportedResult | None:
     """Read the result of a workstream that has ended; ``None`` if it was reported, or there is none.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    return await read_result(journal, workstream_id, unreported=True)
+
+
+async def read_result(journal: Journal, workstream_id: str, *, unreported: bool = False) -> UnreportedResult | None:
+    """Read the result of a workstream that has ended; ``None`` if there is none, or, where it has to be *unreported*,
+    if it was reported.
 
     Raises:
         JournalError: the journal cannot be read.
@@ -61,7 +73,7 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     last_seq = BEGINNING
     for record in await records_of(journal, workstream_id):
         last_seq = record.seq
-        if record.event == REPORTED:
+        if record.event == REPORTED and unreported:
             return None
         if record.event == RESULT:
             result = record
@@ -77,7 +89,20 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
     tasks = {**known, **{one.id: one for one in missing}}
-    return UnreportedResult(PlanResult(tasks, error, workstream_id), row, last_seq)
+    return UnreportedResult(PlanResult(tasks, error, workstream_id, run=workstream_id), row, last_seq)
+
+
+async def read_plan(journal: Journal, workstream_id: str) -> Mapping[str, Any] | None:
+    """Read the plan of a workstream, as plain data; ``None`` if the journal has none.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    plan: Mapping[str, Any] | None = None
+    for record in await records_of(journal, workstream_id):
+        if record.event == PLAN:
+            plan = record.metadata["plan"]
+    return plan
 
 
 def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
-from math import inf
 from typing import Final
 
 import anyio
@@ -40,9 +39,10 @@ from supervisor.runtime.entity import Refused
 from supervisor.sessions.shutdown import STOPPED_AT_ONCE
 from supervisor.work import plugin_policies
 from supervisor.work.attempt import Attempts
-from supervisor.work.backlog import RefusalReason
+from supervisor.work.backlog import RefusalReason, Seeker
 from supervisor.work.blocking import PARENTS, BlockedTasks
-from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.completion_pipeline import CompletionPipeline, EffectEnd
+from supervisor.work.leases import Claim
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import (
     STOPPING,
@@ -57,6 +57,8 @@ from supervisor.work.task_entity import RunningEffect
 from supervisor.work.task_execution import CancelReason, TaskExecution
 
 DELAY_ENDED: Final = DelayEnded()
+
+NO_SLOT: Final = "no worker of its plan that may take it has a free slot (max_sessions, workers)"
 
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that a task leaves only by the act of a person, or by the end of another task."""
@@ -74,7 +76,7 @@ class TaskScheduler:
         self.blocked_tasks = BlockedTasks(plan_run, pipeline, self._considered)
         self._recovery = recovery
         self._sup = plan_run.sup
-        self._performers: Mapping[type[TaskEffect], Callable[[TaskExecution], Awaitable[None]]] = {
+        self._performers: Mapping[type[TaskEffect], Callable[[TaskExecution], Awaitable[EffectEnd | None]]] = {
             StartAttempt: attempts.start,
             MakeAttempt: attempts.make,
             RunChecks: pipeline.check,
@@ -82,31 +84,57 @@ class TaskScheduler:
             PutAway: pipeline.put_away,
         }
         plan_run.subscribe(self._on_event)
+        self._perform_effect, self._report_delay = self._perform, self._end_delay
+        """Bound methods for all tasks: others for each would take as much memory as its place in the queue."""
 
     # ------------------------------------------------------------------ claims
     async def dispatch(self) -> None:
-        """Claim tasks for workers until every task of the plan is settled."""
+        """Return when every task of the plan is settled. Meanwhile tasks are claimed by the scheduler of the
+        supervisor, through ``seekers`` and ``take``."""
         while self.plan_run.unsettled:
-            self._claim()
             self.blocked_tasks.end_dead_ends()
             await self.plan_run.woken()
-            # Tasks that became ready together are offered together: the order of the plan decides, and not which of
-            # them was considered first.
-            await self._sup.journal_writer.flush()
 
-    def _claim(self) -> None:
-        """Claim for each free worker the best task that the worker can do. Without an await: no task is claimed
-        twice."""
-        plan_run, stopping = self.plan_run, self._sup.stopping.is_set()
-        for worker in plan_run.worker_pool.free():
-            now_s = plan_run.now()
-            # While the supervisor stops, no provider is asked: a task that is claimed then only learns that it ends.
-            gate = (lambda provider: True) if stopping else plan_run.providers.gate(now_s)
-            claim = plan_run.backlog.claim(worker.id, worker.capabilities, now_s=now_s, lease_s=inf, gate=gate)
-            if claim is not None:
-                plan_run.begin_claim(plan_run.executions[claim.item_id], claim)
-                plan_run.wake()  # the worker may have another slot
+    def seekers(self) -> list[Seeker]:
+        """Return the workers of the plan that can take one more task."""
+        plan_run = self.plan_run
+        if not (plan_run.begins_work and (free := plan_run.worker_pool.free())):
+            return []
+        plan_id = plan_run.workstream.id
+        at_work = plan_run.backlog.unheld(plan_id)
+        spare = not at_work or plan_run.worker_pool.free_slots > at_work
+        return [Seeker(worker.id, worker.capabilities, plan_id, spare) for worker in free]
 
+    def take(self, claim: Claim) -> None:
+        """Record that the worker of *claim* has its task, without waiting for anything; what is to be done then follows
+        in the plan's own task group. A failure ends this plan, and not the scheduler of all plans."""
+        plan_run = self.plan_run
+        try:
+            plan_run.begin_claim(plan_run.by_id[claim.item_id], claim)
+        except Exception as error:
+            plan_run.start(_raise, error)
+
+    def note_limited(self) -> None:
+        """Record of the tasks that were offered, and that a limit on tasks at work keeps waiting, that they wait."""
+        offered, self.plan_run.offered = self.plan_run.offered, []
+        for execution in [one for one in offered if one.is_claimable]:
+            refusal = self.plan_run.backlog.refusal(execution.id)
+            if refusal is not None and refusal.why in (RefusalReason.AGENT, RefusalReason.TOTAL):
+                execution.note("WaitsForSlot", {"why": refusal.why.value, "named": refusal.named}, refusal.reason)
+
+    def waiting(self) -> dict[str, str]:
+        """Return the tasks that wait for a worker, by name, each with the reason."""
+        plan_run, found = self.plan_run, dict[str, str]()
+        plan_run.scheduler.set_limits()
+        gate = plan_run.providers.gate(plan_run.now())
+        for execution in plan_run.executions.values():
+            is_queued = execution.is_opened and execution.state is Task.OPEN and execution.is_claimable
+            if execution.result is None and is_queued:
+                refusal = plan_run.backlog.refusal(execution.id, gate=gate)
+                found[execution.name] = refusal.reason if refusal is not None else NO_SLOT
+        return found
+
+    # ------------------------------------------------------------------ effects
     def _perform(self, execution: TaskExecution, running: RunningEffect) -> bool:
         """Start the performance of an effect; return false if the run has ended."""
         return self.plan_run.start(self._carry_out, execution, running)
@@ -114,9 +142,12 @@ class TaskScheduler:
     async def _carry_out(self, execution: TaskExecution, running: RunningEffect) -> None:
         try:
             await execution.recorded()  # nothing is performed before its record is durable
+            end: EffectEnd | None = None
             with running.scope:
                 await anyio.lowlevel.checkpoint_if_cancelled()  # it was stopped, or the plan given up, meanwhile
-                await self._performers[type(running.effect)](execution)
+                end = await self._performers[type(running.effect)](execution)
+            if end is not None:  # what has happened is recorded, also if the effect was stopped just now
+                await end()
         except Refused:  # its outcome came too late
             if not running.is_stopped:
                 raise
@@ -149,6 +180,8 @@ class TaskScheduler:
         self.plan_run.record(execution, lead, given=given)
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             self.plan_run.publish(TaskReleased(execution))
+
+    # ------------------------------------------------------------------ the end of the supervisor
 
     async def watch_stop(self) -> None:
         """When the supervisor stops, cancel the tasks that wait for a worker, a person or the end of a delay: they must
@@ -183,17 +216,18 @@ class TaskScheduler:
         new = [self._open_task(one, plan) for one in placed]
         for execution in new:
             provider = plan_run.provider_of(execution.agent)
-            plan_run.backlog.add(execution.backlog_item(provider), on_hold=True)
-        for execution in new:
-            if execution.is_imported:
-                plan_run.backlog.settle(execution.name, completed=execution.is_met)
+            if not execution.is_imported:
+                plan_run.by_id[execution.id] = execution
+                item = execution.backlog_item(plan_run.workstream.id, provider, plan_run.executions)
+                plan_run.backlog.add(item, on_hold=True)
         return new
 
     def _open_task(self, placed: PlacedTask, plan: Plan) -> TaskExecution:
         plan_run = self.plan_run
         parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)
-        execution.perform, execution.end_delay = partial(self._perform, execution), partial(self._end_delay, execution)
+        execution.perform = partial(self._perform_effect, execution)
+        execution.end_delay = partial(self._report_delay, execution)
         if parent is not None:
             parent.subtasks.append(execution)
         if self._recovery.take_up(execution) or self._import_closed(execution):
@@ -269,7 +303,7 @@ class TaskScheduler:
             return False
         if parent is not None and (parent.result is not None or parent.state not in PARENTS):
             return False  # what its parent waits for, it waits for too, and goes with it
-        refusal = self.plan_run.backlog.refusal(execution.name)
+        refusal = self.plan_run.backlog.refusal(execution.id)
         unbegun = execution.state in (Task.PLANNED, Task.OPEN) and execution.job in (None, Job.PENDING)
         expected = (RefusalReason.ON_HOLD, RefusalReason.DEPENDENCY_FAILED)
         return unbegun and (refusal is None or refusal.why in expected)
@@ -336,13 +370,13 @@ class TaskScheduler:
 
     def _on_settled(self, execution: TaskExecution) -> None:
         plan_run = self.plan_run
-        changed = plan_run.backlog.settle(execution.name, completed=execution.is_met)
+        changed = plan_run.backlog.settle(execution.id, completed=execution.is_met)
         plan_run.wake()
         if not plan_run.running:
             return
         self.blocked_tasks.settled(execution)
-        names = dict.fromkeys((*changed.ready, *changed.dependency_failed))
-        self.consider_all(plan_run.executions[name] for name in names)
+        ids = dict.fromkeys((*changed.ready, *changed.dependency_failed))
+        self.consider_all(plan_run.by_id[entity_id] for entity_id in ids)
         if execution.parent is not None:
             self.consider_all([execution.parent])
         if execution.subtasks:
@@ -401,6 +435,11 @@ class TaskScheduler:
         if execution.result is None:
             begins()
             await self.pipeline.cancel(execution, why)
+
+
+async def _raise(error: Exception) -> None:
+    """Raise *error* in the task group of the plan."""
+    raise error
 
 
 def _is_merged(execution: TaskExecution) -> bool:

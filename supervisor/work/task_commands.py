@@ -122,6 +122,17 @@ class TaskCommands:
         return self._scheduler
 
     # ------------------------------------------------------------------ the way in
+    @property
+    def run_id(self) -> str:
+        return "" if self._scheduler is None else self._scheduler.plan_run.workstream.id
+
+    async def begun(self) -> str:
+        await self._begun.wait()
+        return self.run_id
+
+    def has(self, task: str) -> bool:
+        return any(task in one for one in self._ids().items())
+
     async def planned(self) -> tuple[str, ...]:
         """Wait until the run has begun; return the names of the tasks that must be approved before any work on them
         begins."""
@@ -214,17 +225,17 @@ class TaskCommands:
 
     def _id_of(self, name: str) -> str:
         """Return the entity id of a task that is given by its name in the plan or by its id."""
-        ids = {
-            execution.name: execution.id
-            for execution in self.scheduler.plan_run.executions.values()
-            if execution.is_opened
-        }
-        known = {**self._left, **ids}
+        known = self._ids()
         if name in known:
             return known[name]
         if name in known.values():
             return name
         raise NoSuchEntity(name)
+
+    def _ids(self) -> Mapping[str, str]:
+        """Return the entity ids of the tasks of the run, by their names in the plan."""
+        executions = self.scheduler.plan_run.executions.values()
+        return {**self._left, **{execution.name: execution.id for execution in executions if execution.is_opened}}
 
     def _execution_of(self, entity_id: str) -> TaskExecution:
         for execution in self.scheduler.plan_run.executions.values():
@@ -321,7 +332,7 @@ class TaskCommands:
         request.begin()
         reopened = task.Reopened(by=request.by, reason=request.words("reset"))
         plan_run.unsettle(execution)
-        plan_run.backlog.reopen(execution.name)
+        plan_run.backlog.reopen(execution.id)
         if execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN:
             plan_run.queue(execution, execution.task.depends_on, reopened)
         else:  # an earlier supervisor may have ended it
@@ -376,7 +387,7 @@ class TaskCommands:
         execution = request.execution
         if execution.result is not None or task.Cancelled not in TASK.allowed(execution.state):
             self._refuse(execution, task.Cancelled())
-        why = CancelReason(request.words("aborted"))
+        why = CancelReason(request.words("aborted"), actor=request.by)
         await self.scheduler.cancel(execution, why, request.begin)
         self._check_not_given_up(execution)
         if execution.state is not Task.CANCELLED:

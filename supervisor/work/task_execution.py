@@ -13,7 +13,7 @@ Example: ``plan_run.record(execution, TestsPassed())`` moves the run, the job an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -24,6 +24,7 @@ from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.entity_types import TASK_KIND
 from supervisor.lifecycles.job import Job, JobData
+from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_cascade import RunChecks, Surroundings, TaskStates
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
@@ -44,17 +45,14 @@ MEETS: Final = frozenset({TaskEnd.COMPLETED, TaskEnd.SKIPPED})
 
 
 class CancelReason(NamedTuple):
-    """Reason of a cancellation: a text, and the word for the end of the task."""
+    """Reason of a cancellation: a text, and the word for the end of the task. ``actor`` is the person who requested
+    it, as the abort of the task's session is recorded; else the plan."""
 
     text: str
     outcome: TaskEnd = TaskEnd.ABORTED
     because: RecordId | None = None
     """Number of the record that the cancellation follows from, if the plan decided it: the end of another task."""
-
-    @property
-    def actor(self) -> str:
-        """Actor of the abort that ends the task's session."""
-        return "operator" if self.outcome is TaskEnd.ABORTED else ACTOR
+    actor: str = ACTOR
 
 
 class Checkpoint(NamedTuple):
@@ -321,16 +319,26 @@ class TaskExecution:
         when = self.task.when.task if self.task.when is not None else None
         return (*self.task.depends_on, *((when,) if when is not None else ()))
 
-    def backlog_item(self, provider: str) -> BacklogItem:
-        """Return the backlog item for the task; *provider* is the provider of the task's agent."""
+    def backlog_item(self, plan: str, provider: str, tasks: Mapping[str, TaskExecution]) -> BacklogItem:
+        """Return the backlog item for the task.
+
+        Args:
+            plan: the id of the plan's run.
+            provider: the provider of the task's agent.
+            tasks: the tasks of the plan by name. Tasks that are imported were settled before, and nothing waits for
+                them.
+        """
+        needed = [(name, tasks[name].id) for name in self.needed if not tasks[name].is_imported]
         return BacklogItem(
-            id=self.name,
+            id=self.id,
+            plan=plan,
             priority=self.task.priority,
             needs=self.task.needs,
             files=tuple(self.task.files),
+            agent=self.agent,
             provider=provider,
-            depends_on=tuple(self.task.depends_on),
-            after=self.needed[len(self.task.depends_on) :],
+            depends_on=tuple(entity_id for name, entity_id in needed if name in self.task.depends_on),
+            after=tuple(entity_id for name, entity_id in needed if name not in self.task.depends_on),
         )
 
     def result_of(self, outcome: str, error: str) -> TaskResult:
@@ -365,7 +373,7 @@ class TaskExecution:
             failure=before.failure if before is not None else "",
             has_findings=before is not None and before.has_findings,
         )
-        wanted = self._sup.new_id(f"task:{self.name}")
+        wanted = self._sup.new_id(id_of_task(workstream_id, self.name), below=workstream_id)
         state = Task.PLANNED if planned else Task.OPEN
         task = self._sup.registry.create_entity(
             TASK_KIND,
@@ -384,7 +392,7 @@ class TaskExecution:
 
     def open_run(self, limits: TaskRunData) -> None:
         """Create the run for the next claim."""
-        wanted = self._sup.new_id(f"run:{self.name}")
+        wanted = self._sup.new_id(f"{self.id}:run", below=self.data.workstream)
         self.entity.open_run(wanted, TaskRun.PENDING, replace(limits, task=self.id), self.cause)
 
     def open_job(self) -> None:
@@ -398,7 +406,7 @@ class TaskExecution:
             workstream_id=self.data.workstream,
             critical=self.task.critical,
         )
-        wanted = self._sup.new_id(f"job:{self.name}")
+        wanted = self._sup.new_id(f"{self.id}:job", below=self.data.workstream)
         self.entity.open_job(wanted, Job.PENDING, data, self.cause)
 
     def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:

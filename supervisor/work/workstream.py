@@ -9,20 +9,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Final
+
+import msgspec
 
 from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import workstream
 from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
-from supervisor.lifecycles.types import RecordId
+from supervisor.lifecycles.types import HeldBy, RecordId
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
+from supervisor.plans.plan import Plan
+from supervisor.plans.recorded import plain_plan
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import JournalError
+from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.work.reporting import REPORTED, RESULT
+from supervisor.work.reporting import PLAN, REPORTED, RESULT
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR, TaskExecution
+
+_log = get_logger()
+
+HELD: Final = "Held"
+"""Name of the fact about an obstacle outside of the work that holds a step of the workstream."""
 
 
 class WorkstreamEntity:
@@ -47,6 +58,7 @@ class WorkstreamEntity:
 
     @property
     def id(self) -> str:
+        """The id of the run."""
         return self._the().id
 
     @property
@@ -80,15 +92,15 @@ class WorkstreamEntity:
         resumes: str = self._the().data.resumes
         return resumes
 
-    def open(self, name: str, tasks: int, resumes: str = "") -> None:
-        """Create the workstream's entity, which begins its log."""
-        wanted = self._sup.new_id(f"workstream:{name}")
+    def open(self, name: str, tasks: int, resumes: str = "", *, key: str = "", request: str = "") -> None:
+        """Create the workstream's entity, which begins its log; *name* is the name of the plan, and *key* and *request*
+        are those of the data."""
         self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
-            wanted,
+            self._sup.new_run_id(),
             parent_id=None,
             state=Workstream.PLANNED,
-            data=WorkstreamData(tasks=tasks, resumes=resumes),
+            data=WorkstreamData(name=name, tasks=tasks, resumes=resumes, key=key, request=request),
             cause=Cause(actor=ACTOR),
         )
         self._seq = self._entity.born_seq
@@ -105,8 +117,10 @@ class WorkstreamEntity:
     async def go_on(self, known: int, fresh: int) -> None:
         """Continue with *known* tasks, and *fresh* (new) ones. An earlier supervisor may have created more tasks than
         it had counted, or counted more than it had created."""
-        self._withdrawn = max(0, self.tasks - known)
-        if more := fresh + max(0, known - self.tasks):
+        missing = max(0, self.tasks - known)
+        counted = min(missing, fresh)  # it was killed before it had created them
+        self._withdrawn = missing - counted
+        if more := fresh - counted + max(0, known - self.tasks):
             self.add_tasks(more)
 
     async def record_merged(self, tasks: Sequence[str], born: int) -> None:
@@ -157,12 +171,24 @@ class WorkstreamEntity:
         told = {"used": used.as_record}
         self._sup.registry.record_fact(self.id, "Used", self._cause(), told, reason=used.words)
 
+    def note_plan(self, plan: Plan) -> None:
+        """Record the plan, so that the run can be continued without its file."""
+        self._the().record_fact(PLAN, self._cause(), {"plan": plain_plan(plan)})
+
     def note_result(self, results: Iterable[TaskResult]) -> None:
         """Record the results of the workstream's tasks. The workstream's end is recorded afterwards, so that no end is
         in the journal without a result."""
         told = {"tasks": [one._asdict() for one in results]}
         self._the().record_fact(RESULT, self._cause(), told)
         self.owes_result = True
+
+    def note_obstacle(self, held_by: HeldBy | None, *, task: str = "") -> None:
+        """Record that *held_by* holds a step of the workstream, or the late merge of *task*; ``None``: not any more."""
+        metadata = {"task": task, "held_by": None if held_by is None else msgspec.to_builtins(held_by)}
+        reason = "the obstacle is gone" if held_by is None else f"held by {held_by.what}; {held_by.fix}"
+        self._the().record_fact(HELD, self._cause(), metadata, reason=reason)
+        if held_by is not None:
+            _log.warning("a plan is held", task=task, by=held_by.what, fix=held_by.fix)
 
     def note_reported(self, how: str) -> None:
         """Record that the result was reported, or is not wanted; *how* says which. Without an await: the record is on
@@ -208,6 +234,7 @@ class WorkstreamEntity:
         """Remove the workstream from memory, if it has ended."""
         if self._entity is not None and self._entity.ended:
             self._sup.registry.remove(self.id)
+            self._sup.registry.names.drop_below(self.id)
 
 
 def _how(execution: TaskExecution) -> str:

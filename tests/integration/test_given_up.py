@@ -40,20 +40,21 @@ async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
 
 
 async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
-    """A cancelled run records its tasks as CANCELLED and ends their sessions."""
+    """A cancelled run records its tasks as CANCELLED and ends their sessions; nothing is by an operator."""
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await wait_for_record(run.sup, "started", "task:a")
+            await wait_for_record(run.sup, "started", "r1#a")
             group.cancel_scope.cancel()
         assert run.sup.sessions() == []
-        assert {name: states_of(run.events(), f"task:{name}")[-1] for name in "ab"} == {
+        assert {name: states_of(run.events(), f"r1#{name}")[-1] for name in "ab"} == {
             "a": "CANCELLED",
             "b": "CANCELLED",
         }
+        assert not [one for one in run.events() if one.actor.startswith("operator")]
 
 
 async def test_a_lost_task_run_does_not_keep_its_task_from_its_end(tmp_path: Path) -> None:
@@ -65,11 +66,11 @@ async def test_a_lost_task_run_does_not_keep_its_task_from_its_end(tmp_path: Pat
         runner = PlanRunner(sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await wait_for_record(sup, "started", "task:a")
-            sup.core.registry.remove("run:a")
+            await wait_for_record(sup, "started", "r1#a")
+            sup.core.registry.remove("r1#a:run")
             group.cancel_scope.cancel()
         last = {one.entity_id: one.to_status for one in await sup.core.journal.events()}
-    assert (last["task:a"], last["job:a"]) == ("CANCELLED", "cancelled")
+    assert (last["r1#a"], last["r1#a:job"]) == ("CANCELLED", "cancelled")
 
 
 async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_job(tmp_path: Path) -> None:
@@ -87,13 +88,13 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
 
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await wait_for_record(run.sup, "DeadLettered", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "DeadLettered", "r1#a", outcome="fact")
             group.start_soon(give_up)
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.commands.reset("a", by=ME)
-    assert states_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
-    assert states_of(run.events(), "run:a")[-2:] == ["PENDING", "CANCELLED"]
-    assert states_of(run.events(), "job:a-2")[-1] == "cancelled"
+    assert states_of(run.events(), "r1#a")[-2:] == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "r1#a:run")[-2:] == ["PENDING", "CANCELLED"]
+    assert states_of(run.events(), "r1#a:job-2")[-1] == "cancelled"
 
 
 async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) -> None:
@@ -104,11 +105,11 @@ async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) ->
         async with anyio.create_task_group() as group:
             with run.sup.core.cleanup.clearing.one():
                 group.start_soon(PlanRunner(run.sup.core).run, plan)
-                await wait_for_record(run.sup, "worker_started", "job:a")
+                await wait_for_record(run.sup, "worker_started", "r1#a:job")
                 for _ in range(20):
                     await checkpoint()
                 assert not [one for one in run.events() if one.event == "TurnRequested"]
-        assert states_of(run.events(), "task:a")[-1] == "CLOSED"
+        assert states_of(run.events(), "r1#a")[-1] == "CLOSED"
 
 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> anyio.CancelScope:
@@ -140,7 +141,7 @@ async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, m
             with scope:
                 await runner.run(plan)
         assert states == ["OPEN"]
-        assert states_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
+        assert states_of(run.events(), "r1#a") == ["PLANNED", "OPEN", "CANCELLED"]
 
 
 async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,19 +160,19 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(run.sup.core.verification, "merge", merge_meanwhile)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await wait_for_record(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "r1#a")
             states.append((await runner.commands.approve("a", by=ME)).state)
         assert states == ["CLOSED"]
-        assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
-        assert states_of(run.events(), "task:b")[-1] == "CANCELLED"
+        assert states_of(run.events(), "r1#a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+        assert states_of(run.events(), "r1#b")[-1] == "CANCELLED"
 
 
-@pytest.mark.parametrize(("approval", "end"), [("none", "CLOSED"), ("after", "CANCELLED")])
+@pytest.mark.parametrize("approval", ["none", "after"])
 async def test_a_merge_is_stopped_before_the_plan_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, approval: str, end: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, approval: str
 ) -> None:
-    """A plan that is given up waits for no merge. A task whose work has passed its checks is closed unmerged, and a
-    task that was approved is cancelled; the approval is answered."""
+    """A plan that is given up waits for no merge. A task whose work has passed its checks, and was approved if the plan
+    wants that, is closed unmerged; the approval is answered."""
     plan = plan_of(task("a", "true", approval=approval))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope, refused = PlanRunner(run.sup.core), anyio.CancelScope(), list[str]()
@@ -185,11 +186,12 @@ async def test_a_merge_is_stopped_before_the_plan_ends(
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             if approval == "after":
-                await wait_for_record(run.sup, "approval_requested", "task:a")
+                await wait_for_record(run.sup, "approval_requested", "r1#a")
                 with pytest.raises(Refused) as refusal:
                     await runner.commands.approve("a", by=ME)
                 refused.append(str(refusal.value))
-        assert states_of(run.events(), "task:a")[-1] == end
+        closed = [one for one in run.events() if one.entity_id == "r1#a"][-1]
+        assert (closed.to_status, closed.metadata["unmerged"]) == ("CLOSED", True)
         assert len(refused) == (approval == "after")
 
 
@@ -204,7 +206,7 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
         runner, states = PlanRunner(run.sup.core), list[str]()
 
         async def deny() -> None:
-            await wait_for_record(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "r1#a")
             states.append((await runner.commands.reject("a", by=ME, reason="no")).state)
 
         async with anyio.create_task_group() as group:
@@ -212,8 +214,8 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
             with scope:
                 await runner.run(plan)
         assert states == ["FAILED"]
-        assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
-        assert "run:a-2" not in run.store.entities
+        assert states_of(run.events(), "r1#a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
+        assert "r1#a:run-2" not in run.store.entities
 
 
 async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
@@ -223,10 +225,10 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
         runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await wait_for_record(run.sup, "executor_started", "run:b")
+            await wait_for_record(run.sup, "executor_started", "r1#b:run")
             await runner.commands.cancel("b", by=ME)
-            before = len(run.events("run:b"))
+            before = len(run.events("r1#b:run"))
             with pytest.raises(Refused, match="CANCELLED, and about to end"):
                 await runner.commands.reset("b", by=ME)
-            assert len(run.events("run:b")) == before
+            assert len(run.events("r1#b:run")) == before
             group.cancel_scope.cancel()

@@ -42,9 +42,11 @@ from supervisor.sessions.handle import Session
 from supervisor.sessions.live_session import SessionPhase
 from supervisor.sessions.verification import Verification
 from supervisor.work import plan_cancellation
+from supervisor.work.completion_pipeline import CompletionPipeline, MergeResult
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
+from supervisor.work.task_execution import TaskExecution
 from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, quick_settings, send_prompt, states_of, supervising, wait_for_record
 
@@ -276,6 +278,32 @@ async def test_a_plan_waits_for_the_disk(tmp_path: Path) -> None:
     assert {one.id: one.outcome for one in result.tasks.values()} == {"a": "completed", "b": "completed"}
 
 
+async def test_a_plan_that_is_given_up_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of a plan ends while the disk is down, also if work was merged just before it was given up; the end of
+    that task is on record when the disk is up again."""
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+    plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="echo a"),))
+    scope = anyio.CancelScope()
+    async with supervising(tmp_path, journal=FailingJournal, agents=agents) as run:
+
+        async def merge(self: CompletionPipeline, execution: TaskExecution, judged: str) -> MergeResult:
+            disk_of(run).broken = True
+            execution.note("Noted", {}, "")
+            await run.sup.degraded()
+            scope.cancel()
+            return MergeResult("merged into main")
+
+        monkeypatch.setattr(CompletionPipeline, "_merged", merge)
+        with anyio.fail_after(60), scope:
+            await PlanRunner(run.sup.core).run(plan)
+        assert scope.cancelled_caught
+        disk_of(run).broken = False
+        await run.sup.recovered()
+    assert states_of(run.events(), "r1#a")[-2:] == ["DONE", "CLOSED"]
+
+
 # ------------------------------------------------------------------------------------------------- what goes on
 async def test_an_abort_ends_and_says_that_it_is_not_on_record_yet(tmp_path: Path) -> None:
     """During an outage an abort returns its receipt when everything has ended; the receipt says why it is not recorded
@@ -374,7 +402,7 @@ def task_left(seq: int) -> Append:
     """Return an append of the task of a plan that a dead supervisor left open."""
     data = TaskData(workstream="1.1", name="left", digest="")
     born = msgspec.structs.replace(
-        record(seq), entity_type="task", entity_id="task:left", entity_seq=1, event="Born", outcome="born"
+        record(seq), entity_type="task", entity_id="r1#left", entity_seq=1, event="Born", outcome="born"
     )
     told = msgspec.structs.replace(born, to_status="OPEN", actor="plan", metadata=msgspec.to_builtins(data))
     return Append(record=told, parent_id=None, state="OPEN", data=msgspec.json.encode(data))
@@ -392,7 +420,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
     settings = quick_settings().model_copy(update={"drain_s": 0.01})
     with pytest.raises(left_by or JournalUnavailable):
         async with supervising(tmp_path, journal=journal, settings=settings) as run:
-            assert run.sup.core.recovered_work.work == {"task:left"}
+            assert run.sup.core.recovered_work.work == {"r1#left"}
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
             if left_by is not None:
@@ -418,7 +446,7 @@ async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
 
             async with anyio.create_task_group() as group:
                 group.start_soon(ends_with, runner.run(plan))
-                await wait_for_record(run.sup, "all_tasks_created", "workstream:plan")
+                await wait_for_record(run.sup, "all_tasks_created", "r1")
                 disk_of(run).broken = True
                 group.start_soon(ends_with, runner.commands.approve("a", by="operator:me"))
                 await run.sup.degraded()
@@ -434,14 +462,14 @@ async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
     async with supervising(tmp_path, journal=FailingJournal, settings=settings, agents=agents) as run:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan(run.sup, plan).wait)
-            await wait_for_record(run.sup, "started", "task:a")
+            await wait_for_record(run.sup, "started", "r1#a")
             disk_of(run).broken = True
             group.cancel_scope.cancel()
         assert run.sup.outage is not None
         disk_of(run).broken = False
         await run.sup.recovered()
         await run.sup.session("a").abort(reason="the test is over")
-    assert run.row("task:a").state == "CANCELLED"
+    assert run.row("r1#a").state == "CANCELLED"
 
 
 class DownWhenDone(FailingJournal):
@@ -477,7 +505,7 @@ async def test_what_was_saved_of_a_task_stays_where_its_end_is_lost(
             group.start_soon(abandon)
             with suppress(JournalUnavailable):
                 await run_plan(run.sup, plan)
-    assert run.row("task:a").state == "IN_PROGRESS"
+    assert run.row("r1#a").state == "IN_PROGRESS"
     assert forgotten == []
 
 
@@ -489,7 +517,7 @@ async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> N
             await fail(run)
             pool = WorkerPool(run.sup.core, {}, 1)
             async with anyio.create_task_group() as group:
-                group.start_soon(pool.start, "workstream:w", supervision.HOST)
+                group.start_soon(pool.start, "r1", supervision.HOST)
                 await anyio.wait_all_tasks_blocked()
                 run.sup.core.journal_writer.abandon()
             assert pool.free() == []
@@ -638,7 +666,7 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     await journal.close()
     assert [json.loads(line) for line in out.getvalue().splitlines()][1:] == [
         {"outage": None},
-        {"ok": True, "outcome": "completed", "error": "", "output": "", "tasks": []},
+        {"run": "", "ok": True, "outcome": "completed", "error": "", "output": "", "tasks": []},
     ]
 
 
