@@ -98,7 +98,7 @@ class AgentConfig(Model):
     inherit_env: Several[Text] = ()
     cwd: Text | None = None
     permissions: Permissions = PermissionsConfig()
-    operates: Several[Literal["abort", "answer", "compact", "send", "stop", "tasks"]] = ()
+    operates: Several[Literal["abort", "answer", "compact", "send", "sessions", "stop", "tasks"]] = ()
     unguarded: Flag = False
     provider: Text = ""
     network: Flag = False

@@ -1,0 +1,77 @@
+"""The ASGI app of the HTTP API.
+
+A host mounts the app next to its own routes, or serves it alone; a supervisor serves it on its own sockets
+(``serving``). The app holds no state that matters: it can be made again at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+import anyio
+from fastapi import FastAPI
+from fastapi.middleware.cors import CORSMiddleware
+
+from supervisor import __version__
+from supervisor.control.http.callers import HOST, Identify
+from supervisor.control.http.commands import add_commands
+from supervisor.control.http.errors import add_error_handlers
+from supervisor.control.http.events import add_events
+from supervisor.control.http.gate import Asgi, Gate, RateLimit
+from supervisor.control.http.queries import add_queries
+from supervisor.control.http.views import Views
+from supervisor.host.api import Supervisor
+from supervisor.policies.argument_checks import check_type
+
+_DESCRIPTION: Final = (
+    "The HTTP API of a running supervisor of AI agent sessions. Ids look like `lead` (a session), `lead/docs` (its "
+    "child session), `lead:t1` (a turn), `lead:t1:c2` (a tool call), `task:fix` (a task). Every error has the body "
+    '`{"error": {"code", "message", "field", "fix"}}`.'
+)
+
+
+def create_app(sup: Supervisor, *, closing: anyio.Event | None = None, origins: Collection[str] = ()) -> Asgi:
+    """Return the HTTP API of *sup* as an ASGI app, to be mounted in a host's app, or served alone.
+
+    The app lets in whoever reaches it, with all rights: the host decides who does. Requests that a page of another site
+    has sent are refused.
+
+    Args:
+        closing: event at which the event streams end. Set it when your server begins to stop, since servers wait for
+            open responses; by default the streams end when the supervisor's sessions have ended.
+        origins: sites of other hosts, such as ``https://board.example``, whose pages may use the API (CORS).
+
+    Raises:
+        TypeError: *sup* is no supervisor.
+    """
+    check_type("sup", sup, Supervisor)
+    return build_app(sup, lambda scope: HOST, closing=closing or sup.core.services.closing, origins=origins)
+
+
+def build_app(
+    sup: Supervisor,
+    identify: Identify,
+    *,
+    closing: anyio.Event,
+    origins: Collection[str] = (),
+    rate: RateLimit | None = None,
+) -> Asgi:
+    """Return the HTTP API of *sup*, with senders as *identify* knows them."""
+    app = FastAPI(
+        title="supervisor",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_url=None,  # ``queries`` has this route: the document is made in a thread
+    )
+    app.state.supervisor, app.state.views = sup, Views(sup)
+    add_error_handlers(app)
+    add_queries(app)
+    add_commands(app)
+    add_events(app, closing)
+    gate = Gate(app, identify, origins=origins, rate=rate)
+    if not origins:
+        return gate
+    headers = ["authorization", "content-type", "idempotency-key", "last-event-id"]
+    methods = ["GET", "POST", "DELETE"]
+    return CORSMiddleware(gate, allow_origins=list(origins), allow_methods=methods, allow_headers=headers)
