@@ -6,10 +6,10 @@ A host mounts the app next to its own routes, or serves it alone; a supervisor s
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection
-from typing import Final
+from typing import Final, Protocol
 
-import anyio
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
@@ -17,12 +17,19 @@ from supervisor import __version__
 from supervisor.control.http.callers import HOST, Identify
 from supervisor.control.http.commands import add_commands
 from supervisor.control.http.errors import add_error_handlers
-from supervisor.control.http.events import add_events
+from supervisor.control.http.events import router as events_router
 from supervisor.control.http.gate import Asgi, Gate, RateLimit
 from supervisor.control.http.queries import add_queries
 from supervisor.control.http.views import Views
 from supervisor.host.api import Supervisor
 from supervisor.policies.argument_checks import check_type
+
+
+class Closing(Protocol):
+    """An event, such as ``anyio.Event``."""
+
+    async def wait(self) -> object: ...
+
 
 _DESCRIPTION: Final = (
     "The HTTP API of a running supervisor of AI agent sessions. Ids look like `lead` (a session), `lead/docs` (its "
@@ -31,7 +38,7 @@ _DESCRIPTION: Final = (
 )
 
 
-def create_app(sup: Supervisor, *, closing: anyio.Event | None = None, origins: Collection[str] = ()) -> Asgi:
+def create_app(sup: Supervisor, *, closing: Closing | None = None, origins: Collection[str] = ()) -> Asgi:
     """Return the HTTP API of *sup* as an ASGI app, to be mounted in a host's app, or served alone.
 
     The app lets in whoever reaches it, with all rights: the host decides who does. Requests that a page of another site
@@ -53,25 +60,32 @@ def build_app(
     sup: Supervisor,
     identify: Identify,
     *,
-    closing: anyio.Event,
+    closing: Closing,
     origins: Collection[str] = (),
     rate: RateLimit | None = None,
 ) -> Asgi:
-    """Return the HTTP API of *sup*, with senders as *identify* knows them."""
-    app = FastAPI(
-        title="supervisor",
-        version=__version__,
-        description=_DESCRIPTION,
-        openapi_url=None,  # ``queries`` has this route: the document is made in a thread
-    )
+    """Return the HTTP API of *sup*, with senders as *identify* knows them; the event streams end at *closing*."""
+    app = make_routes()
     app.state.supervisor, app.state.views = sup, Views(sup)
-    add_error_handlers(app)
-    add_queries(app)
-    add_commands(app)
-    add_events(app, closing)
+    app.state.closing, app.state.streams, app.state.abort_plans = closing, set(), OrderedDict()
     gate = Gate(app, identify, origins=origins, rate=rate)
     if not origins:
         return gate
     headers = ["authorization", "content-type", "idempotency-key", "last-event-id"]
     methods = ["GET", "POST", "DELETE"]
     return CORSMiddleware(gate, allow_origins=list(origins), allow_methods=methods, allow_headers=headers)
+
+
+def make_routes() -> FastAPI:
+    """Return the routes, without the state that they work on."""
+    app = FastAPI(
+        title="supervisor",
+        version=__version__,
+        description=_DESCRIPTION,
+        openapi_url=None,  # ``queries`` has this route: the document is made in a thread
+    )
+    add_error_handlers(app)
+    add_queries(app)
+    add_commands(app)
+    app.include_router(events_router)
+    return app

@@ -342,5 +342,4 @@ def add_commands(app: FastAPI) -> None:
         _add(router, route)
     described: dict[str, Any] = {"response_model": Aborted, "responses": _ERRORS, "tags": ["commands"]}
     router.add_api_route("/aborts/{plan}", execute_abort, methods=["POST"], **described)
-    app.state.abort_plans = OrderedDict()
     app.include_router(router)

@@ -26,14 +26,14 @@ from typing import Annotated, Any, Final
 import anyio
 import anyio.to_thread
 import msgspec
-from fastapi import APIRouter, FastAPI, Header, Query, Request
+from fastapi import APIRouter, Header, Query, Request
 from fastapi.sse import format_sse_event
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from supervisor.control.http.callers import client_of
 from supervisor.control.http.errors import Problem
-from supervisor.control.http.gate import Receive, Send
+from supervisor.control.http.gate import STALL_S, Receive, Send
 from supervisor.control.http.queries import ERRORS, supervisor_of
 from supervisor.control.http.schemas import schema_of
 from supervisor.control.http.views import Views
@@ -113,7 +113,7 @@ class EventStream(_Stream):
         self._views: Views = request.app.state.views
         self._after, self._wanted = after, wanted
         self._lock = anyio.Lock()
-        self._written_at = 0.0
+        self._written_at = anyio.current_time()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         self._app.state.streams.add(self)
@@ -128,7 +128,7 @@ class EventStream(_Stream):
                     reason = await self._send_records(send)
                 if writing.cancelled_caught:
                     reason = "closing"
-                with anyio.move_on_after(CLOSE_S):
+                with anyio.move_on_after(STALL_S if reason == "slow" else CLOSE_S):
                     await self._write(send, _event("end", {"reason": reason}))
                     await send({"type": "http.response.body", "body": b"", "more_body": False})
                 group.cancel_scope.cancel()
@@ -171,16 +171,18 @@ class EventStream(_Stream):
             return f"the journal has no record {after} yet: the number is of another journal", rows
         return f"{archived} records after {after} are in an archive" if archived else "", rows
 
-    async def _write(self, send: Send, data: bytes) -> None:
+    async def _write(self, send: Send, data: bytes, *, after_s: float = 0.0) -> None:
+        """Send *data*; with *after_s* only if nothing was sent for so many seconds."""
         async with self._lock:  # a heartbeat must not be sent within an event
+            if anyio.current_time() < self._written_at + after_s:
+                return
             await send({"type": "http.response.body", "body": data, "more_body": True})
             self._written_at = anyio.current_time()
 
     async def _beat(self, send: Send) -> None:
         while True:
-            await anyio.sleep_until(self._written_at + HEARTBEAT_S if self._written_at else anyio.current_time() + 1)
-            if anyio.current_time() >= self._written_at + HEARTBEAT_S:
-                await self._write(send, format_sse_event(comment="alive"))
+            await anyio.sleep_until(self._written_at + HEARTBEAT_S)
+            await self._write(send, format_sse_event(comment="alive"), after_s=HEARTBEAT_S)
 
     async def _watch_client(self, receive: Receive, scope: anyio.CancelScope) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -234,9 +236,3 @@ async def events(
     begin = last_event_id if last_event_id is not None else after  # a browser reconnects with the URL of the beginning
     wanted = _Wanted(supervisor_of(request), id, [str(one) for one in kind or ()])
     return EventStream(request, None if begin is None else RecordId(begin), wanted)
-
-
-def add_events(app: FastAPI, closing: anyio.Event) -> None:
-    """Add the event stream to *app*; the streams end when *closing* is set."""
-    app.state.streams, app.state.closing = set[EventStream](), closing
-    app.include_router(router)

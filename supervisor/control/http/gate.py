@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
 import anyio
+import anyio.lowlevel
 from starlette.datastructures import Headers
 
 from supervisor.control.http.callers import CLIENT, HttpClient, Identify
@@ -39,10 +40,6 @@ SENDERS_MAX: Final = 1_024
 """Number of senders whose rates are remembered; the sender that was silent for longest is forgotten first."""
 
 _log = get_logger()
-
-
-class Stalled(Exception):
-    """Raised when a response is not read: the client is cut off."""
 
 
 class RateLimit:
@@ -95,8 +92,6 @@ class Gate:
             method = "GET" if sender.is_head else scope["method"]
             with sender.scope:
                 await self._app({**scope, "method": method, CLIENT: client}, _replay(body, receive), sender.send)
-        except Stalled:
-            raise
         except Exception as error:
             problem = problem_of(error) if not sender.has_started else None
             if problem is not None:
@@ -128,28 +123,27 @@ class Gate:
 
 
 class _Sender:
-    """The side of a request on which the response is sent."""
+    """The side of a request on which the response is sent. Cancelling ``scope`` ends the request without another word:
+    the server closes the connection, since the response is not complete."""
 
     def __init__(self, send: Send, *, is_head: bool) -> None:
         self._send, self.is_head = send, is_head
         self.has_started = False
         self.scope = anyio.CancelScope()
-        """Scope of the route; cancelled when a HEAD request has its answer."""
 
     async def send(self, message: Message) -> None:
         if self.is_head and self.has_started:
             return
         self.has_started = True
-        try:
-            with anyio.fail_after(STALL_S):
-                await self._send(message)
-                if self.is_head:
-                    await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-        except TimeoutError:
+        with anyio.move_on_after(STALL_S) as waited:
+            await self._send(message)
+            if self.is_head:
+                await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+        if waited.cancelled_caught:
             _log.warning("a client of the HTTP API does not read, and is disconnected")
-            raise Stalled from None
-        if self.is_head:
+        if waited.cancelled_caught or self.is_head:
             self.scope.cancel()
+            await anyio.lowlevel.checkpoint()  # the route goes on nowhere
 
 
 async def _read_body(scope: Any, receive: Receive) -> bytes | None:

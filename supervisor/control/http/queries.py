@@ -237,7 +237,7 @@ async def _detail(request: Request, kind: Kind, entity_id: str) -> Response:
 
 for _kind, _what in {
     Kind.SESSION: "sessions",
-    Kind.AGENT: "agents: the processes and functions that sessions have",
+    Kind.AGENT: "agents",
     Kind.TURN: "turns",
     Kind.TASK: "tasks of plans",
     Kind.WORKER: "workers of plans",

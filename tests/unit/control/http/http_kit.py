@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
-from httpx2 import ASGITransport, AsyncClient, Response
+from httpx2 import ASGITransport, AsyncClient, AsyncHTTPTransport, Response
 
 from supervisor import AgentTurn, Supervisor, open_supervisor
 from supervisor.control.http.app import create_app
@@ -59,3 +60,24 @@ def error(response: Response, status: int, code: str) -> dict[str, Any]:
     assert set(found) == {"code", "message", "field", "fix"}
     assert found["code"] == code, found
     return dict(found)
+
+
+def tokens_of(path: Path) -> dict[str, str]:
+    """Return the tokens of a token file, by role."""
+    return dict(line.split() for line in path.read_text().splitlines())
+
+
+@asynccontextmanager
+async def over_unix(sd: Path, **given: Any) -> AsyncIterator[tuple[Supervisor, AsyncClient]]:
+    async with supervised(sd, http=True, **given) as sup, unix_client(sd) as client:
+        yield sup, client
+
+
+def unix_client(sd: Path) -> AsyncClient:
+    transport = AsyncHTTPTransport(uds=str(sd / "runtime" / "http.sock"))
+    return AsyncClient(transport=transport, base_url="http://localhost", timeout=DEADLINE_S)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as one:
+        return int(one.getsockname()[1])
