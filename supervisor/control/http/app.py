@@ -82,6 +82,7 @@ def make_routes() -> FastAPI:
         title="supervisor",
         version=__version__,
         description=_DESCRIPTION,
+        redirect_slashes=False,
         openapi_url=None,  # ``queries`` has this route: the document is made in a thread
     )
     add_error_handlers(app)
