@@ -30,6 +30,7 @@ if TYPE_CHECKING:  # a command imports the modules of the values that it prints,
         ProcessFate,
         Receipt,
         SparedNode,
+        UncrossedEdge,
     )
 
 INDENTED_MAX = 64
@@ -185,6 +186,7 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
         heads = ("KIND", "ID", "REACHED AS", "OVER", "MODE", "REQUEST/CANCEL/TERMINATE/KILL BY", "PIDS")
         lines.append(columns(heads, (_planned_node(one) for one in plan.nodes)))
     lines += [_crossing(one) for one in plan.crossings]
+    lines += [_uncrossed(one) for one in plan.uncrossed]
     lines += [f"joins {printable(one.id)}, which is ending already" for one in plan.ending]
     lines += [_spared(one) for one in plan.spared]
     return "\n".join(lines)
@@ -207,9 +209,13 @@ def _crossing(one: Crossing) -> str:
     return f"crosses to scope {one.scope} over {one.edge}, the policy of {printable(one.ruled_by)}{before}"
 
 
+def _uncrossed(one: UncrossedEdge) -> str:
+    return f"does not spread to scope {one.scope}: the policy of {printable(one.ruled_by)} has no {one.edge}"
+
+
 def _spared(one: SparedNode) -> str:
     whose = f"a child of {printable(one.parent)}" if one.parent is not None else "a root"
-    return f"spares {printable(one.id)}, whose cancel mode is abandon: it lives on as {whose}"
+    return f"spares {printable(one.id)} ({one.reason}): it lives on as {whose}"
 
 
 def _over(namesakes: Sequence[str]) -> str:

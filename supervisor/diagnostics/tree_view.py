@@ -16,7 +16,7 @@ from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.diagnostics.state_times import StateTimes, time_of_day
 from supervisor.diagnostics.task_status import TaskStatus
 from supervisor.diagnostics.visual_state import AgentStateThresholds, VisualState, visual_state
-from supervisor.lifecycles.session import Session, SessionLimits
+from supervisor.lifecycles.session import Ending, Session, SessionLimits
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortReason, Kind
 from supervisor.policies.budgets import Amounts
@@ -32,7 +32,8 @@ record."""
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """An entity, or an open tool call, with everything below it. ``outcome`` is the word for the end of a task, a
     session or a plan run, ``""`` before the end. ``supervised`` is false for an entity that had not ended when its
-    supervisor died: its state is that of this moment. ``used`` is the reported usage of the node and all below it."""
+    supervisor died: its state is that of this moment. ``used`` is the reported usage of the node and all below it.
+    ``ending`` is the stage in which the termination of a session is, and its deadline; ``None`` before and after."""
 
     id: str
     kind: str
@@ -42,6 +43,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     ended: bool = False
     supervised: bool = True
     used: dict[str, Any] | None = None
+    ending: Ending | None = None
     children: tuple[Node, ...] = ()
 
 
@@ -107,6 +109,7 @@ def _node(row: EntityRow, children: tuple[Node, ...], notes: Notes, used: Amount
         ended=row.ended,
         supervised=supervised or row.ended,
         used=used.as_record if used is not None else None,
+        ending=ending_of(data),
         children=(*calls, *permissions, *children),
     )
 
@@ -188,7 +191,11 @@ class Notes:
             case Session.INTERRUPTING.value:
                 return f"its turn is interrupted, until {time_of_day(since + limits.grace_s)} at the latest"
             case Session.STOPPED.value:
-                return "is ending"
+                ending = ending_of(data)
+                if ending is None:
+                    return "is ending"
+                until = f" until {time_of_day(ending.deadline)}" if ending.deadline is not None else ""
+                return f"is ending, stage {ending.stage}{until}"
         return ""
 
     def reason_of(self, row: EntityRow, data: Mapping[str, Any]) -> str:
@@ -221,6 +228,12 @@ def is_woken(session: Mapping[str, Any], ends: float | None, now: float) -> bool
     return sent and (ends is None or now < ends)
 
 
+def ending_of(data: Mapping[str, Any]) -> Ending | None:
+    """Return the stage in which the termination of a session is, from its data; ``None`` if the session is not being
+    ended."""
+    return msgspec.convert(data.get("ending"), Ending | None)
+
+
 def limits_of(session: Mapping[str, Any]) -> SessionLimits:
     """Return the limits of a session from its data; the defaults where an older journal does not have them."""
     return msgspec.convert(session.get("limits") or {}, SessionLimits)
@@ -229,7 +242,7 @@ def limits_of(session: Mapping[str, Any]) -> SessionLimits:
 # ----------------------------------------------------------------------------------------------------------- ps
 class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
     """Line of ``supervisor ps``. ``age_s`` is the time in seconds from birth to *now*, or to the entity's end;
-    ``outcome`` and ``supervised`` are those of :class:`Node`."""
+    ``outcome``, ``supervised`` and ``ending`` are those of :class:`Node`."""
 
     id: str
     kind: str
@@ -242,6 +255,7 @@ class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
     outcome: str = ""
     supervised: bool = True
+    ending: Ending | None = None
 
 
 def ps(
@@ -278,6 +292,7 @@ def ps(
             note=note(row, data, visual),
             outcome=notes.outcomes.of(row),
             supervised=supervised or row.ended,
+            ending=ending_of(data),
         )
         for row in ordered
         for data, visual in [(data_of(row), visual_states.of(row))]

@@ -13,6 +13,8 @@ from typing import Final
 
 import msgspec
 
+from supervisor.lifecycles.session import Ending
+
 
 class VisualState(Enum):
     """The seven visual states, each with its symbol and its colour on a terminal."""
@@ -105,8 +107,9 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     ``state`` is the state of its lifecycle table (``open`` for a call); ``phase`` is the kernel's, ``live`` or
     ``stopping``, and ``reason`` is the reason of a stop. ``queued`` counts the messages in the mailbox by lane,
     ``open_calls`` are the turn's open calls, ``permissions`` the requests that wait for a person; ``agent`` is the id
-    of the current agent. ``checkpoint`` is the checkpoint of a run, or the checkpoint with which a session begins. A
-    task that an earlier supervisor left, and that no plan has continued yet, has neither mailbox nor tasks.
+    of the current agent. ``checkpoint`` is the checkpoint of a run, or the checkpoint with which a session begins.
+    ``ending`` is the stage in which the termination of a session is, and its deadline. A task that an earlier
+    supervisor left, and that no plan has continued yet, has neither mailbox nor tasks.
     """
 
     id: str
@@ -127,3 +130,4 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     open_calls: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()
     checkpoint: str = ""
+    ending: Ending | None = None

@@ -25,6 +25,8 @@ from supervisor.host.api import Supervisor
 from supervisor.host.dependencies import Dependencies
 from supervisor.host.factories import WALL, contained, profile_of, real_parts, workspace_of
 from supervisor.host.journal_services import compact_periodically, watch_journal
+from supervisor.host.notice_targets import NoticeTargets
+from supervisor.host.notifications import Notifications
 from supervisor.host.supervision import SupervisorCore
 from supervisor.journal.memory import MemoryJournal
 from supervisor.journal.sqlite import SqliteJournal
@@ -171,6 +173,8 @@ async def open_in(
         processes = RetryingProcessHost(host, WALL)
         workspace = await workspace_of(settings, opened, where, processes)
         parts = real_parts(journal, opened, host, processes, workspace, where)
+        told = opened.runtime / "told.json" if opened is not None else None
+        parts = parts._replace(notices=NoticeTargets(processes, str(where), told))
         sup = await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
         if opened is not None and control:
             serve = partial(serve_control, opened.control_socket, sup, closing=sup.core.services.closing)
@@ -336,6 +340,8 @@ async def _start_services(supervisor: SupervisorCore, parts: Dependencies) -> No
         await services.add("processes", parts.watch_processes)
     if parts.upkeep is not None:
         await services.add("compaction", partial(compact_periodically, supervisor))
+    if parts.notices is not None:
+        await services.start("notices", Notifications(supervisor, parts.notices).run)
     if parts.state_dir:
         await services.add("journal", partial(watch_journal, supervisor), restart=Restart.TRANSIENT)
 

@@ -21,6 +21,7 @@ from supervisor.ports import (
     WallClock,
     Workspace,
 )
+from supervisor.ports.notices import NoticePort
 from supervisor.runtime.availability import RetryingProcessHost
 
 
@@ -51,5 +52,7 @@ class Dependencies(NamedTuple):
     """Function that lists the running processes of unknown origin, which may have escaped from an agent."""
     watch_processes: Callable[[], Coroutine[Any, Any, None]] | None = None
     """Loop that notices at once what happens to the processes that start programs; ``None``: there are none."""
+    notices: NoticePort | None = None
+    """Port by which notices are sent; ``None``: nobody is told."""
     upkeep: Archiver | None = None
     """Service that compacts the journal; ``None``: the journal grows without bound."""

@@ -121,6 +121,8 @@ class SupervisorCore:
             failed=self._journal_failed,
         )
         self._environments: list[Mapping[str, str]] = []
+        self.configured = OneShotEvent()
+        """Set, and replaced, whenever the settings change."""
         self.registry = SessionRegistry(system, self.journal_writer, IdAllocator(taken))
         self.background = Background(system, BACKGROUND_ACTOR)
         self._pending_requests = PendingRequests(
@@ -198,9 +200,12 @@ class SupervisorCore:
         The secrets of the former agents are still redacted.
         """
         self._agents, self.session_services.settings = dict(agents), settings
+        self.configured.set()
+        self.configured = OneShotEvent()
         self.trust.policy = settings.access.value() if settings.access is not None else None
         servers = [one for profile in agents.values() for one in profile.agent_options.mcp_servers]
         secrets = [profile.env for profile in agents.values()]
+        secrets += [dict(target.headers) for target in settings.notice_targets]
         self.hide_values([*secrets, *(values for one in servers for values in (one.env, one.headers))])
 
     def hide_values(self, environments: Sequence[Mapping[str, str]]) -> None:

@@ -15,6 +15,7 @@ from supervisor.lifecycles.types import (
     DeliveryPoint,
     Exit,
     Survivors,
+    TerminationStage,
     ToolOutcome,
     TransitionReason,
     Verdict,
@@ -160,7 +161,8 @@ class BackoffElapsed(Event, frozen=True, kw_only=True):
 
 
 class OperatorStop(Event, frozen=True, kw_only=True):
-    """Event: an operator, an abort, or an owner without more work for the session stops the session."""
+    """Event: an operator, an abort, or an owner without more work for the session stops the session. *until* is the
+    Unix time at which the first stage of its termination is over."""
 
     spelled = "OperatorStop"
     reason: str
@@ -169,6 +171,7 @@ class OperatorStop(Event, frozen=True, kw_only=True):
     abort_reason: str | None = None
     transition_reason: str | None = None
     now: bool = False
+    until: float | None = None
 
 
 class FatalError(Event, frozen=True, kw_only=True):
@@ -188,6 +191,16 @@ class TurnReaped(Event, frozen=True, kw_only=True):
     completed: bool
     error: str = ""
     how: Verdict | None = None
+
+
+class StageBegan(Event, frozen=True, kw_only=True):
+    """Event: the termination of this session is in *stage*, which is over at the Unix time *until* (``None``: the stage
+    has no deadline). It is sent when a stage after the first begins, and when the deadline of a stage becomes
+    earlier."""
+
+    spelled = "StageBegan"
+    stage: TerminationStage
+    until: float | None = None
 
 
 class Ended(Event, frozen=True, kw_only=True):

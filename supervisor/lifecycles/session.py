@@ -47,6 +47,7 @@ from supervisor.lifecycles.events import (
     SessionExited,
     SessionStable,
     SessionStarted,
+    StageBegan,
     SteerElapsed,
     TaskFailed,
     TurnReaped,
@@ -54,7 +55,15 @@ from supervisor.lifecycles.events import (
     UrgentMessage,
     WorktreeReady,
 )
-from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
+from supervisor.lifecycles.types import (
+    OWN_ABORTS,
+    AbortReason,
+    DeliveryPoint,
+    Exit,
+    TerminationStage,
+    TransitionReason,
+    Verdict,
+)
 
 
 class Session(Enum):
@@ -139,6 +148,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         return self.urgent and (self.point is DeliveryPoint.TURN_END or self.told)
 
 
+class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Termination of a session that is under way: the present stage, and the Unix time at which the stage is over
+    (``None``: no deadline is known)."""
+
+    stage: TerminationStage
+    deadline: float | None = None
+
+
 class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Data of a session.
 
@@ -148,7 +165,7 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     come since. ``cooled``: the backoff after such a failure is over, too. ``due_s`` is the time at which the next turn
     times out (the journal's seconds) if that turn continues the attempt of the turn before, or repeats a request whose
     turn ended with its supervisor; ``most_s`` is the time until which ``due_s`` may be extended. ``None``: the turn has
-    its own time-out.
+    its own time-out. ``ending`` is the present stage of the termination.
     """
 
     id: str
@@ -176,6 +193,7 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cooled: bool = False
     due_s: float | None = None
     most_s: float | None = None
+    ending: Ending | None = None
 
 
 Effects = tuple[Effect, ...]
@@ -614,12 +632,17 @@ def cancel_step(data: SessionData, event: OperatorStop | FatalError) -> Answered
 
 
 def end_scope(data: SessionData, event: Event) -> Answered:
-    now = isinstance(event, OperatorStop) and event.now
-    return data, (TerminateSession(abort_id=data.abort_id, now=now),)
+    now, until = (event.now, event.until) if isinstance(event, OperatorStop) else (False, None)
+    ending = Ending(stage=TerminationStage.KILL if now else TerminationStage.REQUEST, deadline=until)
+    return _change(data, ending=ending), (TerminateSession(abort_id=data.abort_id, now=now),)
 
 
 def hurry(data: SessionData, event: OperatorStop) -> Answered:
     return data, (TerminateSession(abort_id=data.abort_id, now=True),)
+
+
+def note_stage(data: SessionData, event: StageBegan) -> Answered:
+    return _change(data, ending=Ending(stage=event.stage, deadline=event.until)), ()
 
 
 def settle_request(data: SessionData, event: TurnReaped) -> Answered:
@@ -684,7 +707,7 @@ def answer_all(data: SessionData, event: Ended) -> Answered:
     waiting = (*((data.current,) if data.current else ()), *data.queue)
     outcome = "failed" if data.outcome == "failed" else "aborted"
     answers = tuple(ReplyToRequest(request_id=one.id, outcome=outcome, error=data.last_error) for one in waiting)
-    return _change(data, current=None, queue=(), ended=True), (*answers, FinalizeEntity())
+    return _change(data, current=None, queue=(), ended=True, ending=None), (*answers, FinalizeEntity())
 
 
 # ------------------------------------------------------------------------------------------------------- the table
@@ -704,6 +727,7 @@ LOST = "what ended with its supervisor is tried again, and charged to no agent"
 NOT_CHARGED = "what ended with its supervisor, or lacked descriptors to start, is tried again, and charged to no agent"
 PROVIDER = "trouble of the model's provider is charged to no session; the requester of the turn waits for the provider"
 JOINED = "Stopped is committed at once; what was below it is joined afterwards"
+STAGES = "the specification has no stages of an end; whoever looks sees which stage it is in, and until when"
 
 SESSION: Machine[Session, SessionData] = Machine(
     "session",
@@ -895,6 +919,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             extension="a turn that had succeeded before its session was stopped has succeeded",
         ),
         rule(SessionExited, S.STOPPED, None, do=[conclude], extension=JOINED),
+        rule(StageBegan, S.STOPPED, None, do=[note_stage], extension=STAGES),
         rule(Ended, S.STOPPED, None, do=[answer_all], extension=JOINED),
     ],
 )

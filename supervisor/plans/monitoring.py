@@ -5,19 +5,21 @@ The defaults are those of the runtime's classes whose values these models make.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import msgspec
 from pydantic import Field, Strict
 
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.plans.error_texts import Problem
-from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds, Several
+from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds, Several, Text
 from supervisor.policies.budgets import Budget
 from supervisor.policies.liveness import Liveness
 from supervisor.policies.loop_detection import LoopLimits
 from supervisor.policies.model_errors import ModelLimits
+from supervisor.ports.notices import NoticeKind, NoticeTarget
 
 _LOOPS, _LIVENESS, _TROUBLE = LoopLimits(), Liveness(), ModelLimits()
 
@@ -113,3 +115,29 @@ class LivenessConfig(Model):
 
     def value(self) -> Liveness:
         return msgspec.convert(self.model_dump(), Liveness)
+
+
+class NotifyConfig(Model):
+    """Receiver of notices, a command or a web address. *kinds* are the kinds of notices that it gets.
+
+    The *command* gets each notice as one line of JSON on its standard input, and has accepted it by exit status 0. To
+    the *url* the JSON is posted with *headers*; it has accepted the notice by a status below 400.
+    """
+
+    kinds: Several[NoticeKind] = tuple(NoticeKind)
+    command: Several[Text] = ()
+    url: Text = ""
+    headers: Mapping[Text, Text] = {}
+
+    def problems(self) -> Iterator[Problem]:
+        if bool(self.command) == bool(self.url):
+            yield ("command",), "give either a command or a url, which gets the notices"
+        parts = urlsplit(self.url)
+        if self.url and not (parts.scheme in ("http", "https") and parts.netloc):
+            yield ("url",), f"{self.url!r} is no web address; give one that begins with https:// or http://"
+        if self.headers and not self.url:
+            yield ("headers",), "are for a url only; leave them out"
+
+    def value(self) -> NoticeTarget:
+        headers = tuple(self.headers.items())
+        return NoticeTarget(frozenset(self.kinds), command=tuple(self.command), url=self.url, headers=headers)

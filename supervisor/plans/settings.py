@@ -26,10 +26,18 @@ from supervisor.plans.fields import (
     plugin_name,
     value_of,
 )
-from supervisor.plans.monitoring import BudgetConfig, HandBackConfig, LivenessConfig, LoopsConfig, ModelErrorsConfig
+from supervisor.plans.monitoring import (
+    BudgetConfig,
+    HandBackConfig,
+    LivenessConfig,
+    LoopsConfig,
+    ModelErrorsConfig,
+    NotifyConfig,
+)
 from supervisor.policies.budgets import Budget
 from supervisor.policies.monitor_settings import MonitorSettings
 from supervisor.ports import Retention
+from supervisor.ports.notices import NoticeTarget
 
 _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
@@ -115,8 +123,9 @@ class Settings(Model):
     With *workspace* ``worktree`` each root session works on a git branch of its own, and the work of a task is merged
     into *merge_into*, by default the branch that is checked out. *plugins* names the installed plug-ins to use, by
     default all. With *explain_retries* a prompt that is sent again tells why, and new findings against the result of a
-    task give the task another claim. With *pid_namespaces* each program gets a pid namespace of its own where the
-    machine allows it; a change takes effect when the supervisor starts.
+    task give the task another claim. *notify* names who is told when a person is needed. With *pid_namespaces* each
+    program gets a pid namespace of its own where the machine allows it; a change takes effect when the supervisor
+    starts.
     """
 
     max_sessions: Count = 6
@@ -136,12 +145,18 @@ class Settings(Model):
     model_trouble: ModelErrorsConfig = ModelErrorsConfig()
     liveness: LivenessConfig = LivenessConfig()
     explain_retries: Flag = True
+    notify: Several[NotifyConfig] = ()
     pid_namespaces: Flag = False
 
     @property
     def abort_policy(self) -> AbortPolicy:
         """Levels that an abort may cross, and the budgets of the termination stages."""
         return value_of(self.policy)
+
+    @property
+    def notice_targets(self) -> tuple[NoticeTarget, ...]:
+        """Receivers of notices."""
+        return tuple(one.value() for one in self.notify)
 
     @property
     def monitor_settings(self) -> MonitorSettings:

@@ -73,7 +73,8 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The record that precedes every cancellation: abort, target, reason, and the policy edge that led to the target.
 
-    ``ruled_by`` is the session whose policy has that edge; ``deadline_s`` is counted from the record.
+    ``ruled_by`` is the session whose policy has that edge. ``deadline_s`` and the ``stages`` of the target are counted
+    from the record; the record of an abort that ends siblings has no stages, since each sibling has its own.
     """
 
     id: str
@@ -85,6 +86,7 @@ class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
     policy_edge: str | None = None
     ruled_by: str | None = None
     deadline_s: float
+    stages: StageDeadlines | None = None
 
 
 class PlannedNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -116,11 +118,21 @@ class Crossing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SparedNode(msgspec.Struct, frozen=True, kw_only=True):
-    """A child session that lives on although its parent, or the call that started it, ends; *parent* is the nearest
-    ancestor that lives on (``None``: the child becomes a root session)."""
+    """A child session that lives on although its parent, or the call that started it, ends, and the *reason*; *parent*
+    is the nearest ancestor that lives on (``None``: the child becomes a root session)."""
 
     id: str
     parent: str | None
+    reason: str = "its cancel mode is abandon"
+
+
+class UncrossedEdge(msgspec.Struct, frozen=True, kw_only=True):
+    """A policy edge over which the abort does not spread, since the policy of the session *ruled_by* does not have the
+    edge; *scope* is the scope that the abort would have got there."""
+
+    edge: str
+    ruled_by: str
+    scope: AbortScope
 
 
 class EndingNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -147,6 +159,7 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     now: bool = False
     crossings: tuple[Crossing, ...] = ()
+    uncrossed: tuple[UncrossedEdge, ...] = ()
     ending: tuple[EndingNode, ...] = ()
     spared: tuple[SparedNode, ...] = ()
 
@@ -279,6 +292,7 @@ def plan_abort(
         id=_digest(walk, target, scope),
         now=now,
         crossings=tuple(walk.crossings_used()),
+        uncrossed=tuple(walk.uncrossed),
         ending=tuple([EndingNode(id=one, edge=edge) for one, edge in walk.ending.items()]),
         spared=tuple(walk.spared_nodes()),
     )
@@ -305,6 +319,7 @@ class _TreeWalk:
         self.reached: dict[str, PlannedNode] = {}
         self.ending: dict[str, str | None] = {}
         self.policy_sources: dict[str, None] = {}
+        self.uncrossed: list[UncrossedEdge] = []
         self.deadline_s = 0.0
         self._policy, self._now = policy, now
         self._crossings: list[Crossing] = []
@@ -331,11 +346,14 @@ class _TreeWalk:
         policy = self._policy_of(session)
         for call in calls:
             self._plan_call(call, policy)
-        if (
-            policy.tool_to_sibling and session.parent is not None and calls
-        ):  # where no call is aborted, nothing triggers
+        if session.parent is None or not calls:  # where no call is aborted, nothing triggers
+            return
+        if policy.tool_to_sibling:
             self._record_crossing("tool_to_sibling", session, AbortScope.SIBLING, None)
             self._plan_siblings(session, AbortReason.SIBLING_ABORTED, "tool_to_sibling")
+        else:
+            uncrossed = UncrossedEdge(edge="tool_to_sibling", ruled_by=session.id, scope=AbortScope.SIBLING)
+            self.uncrossed.append(uncrossed)
 
     def _plan_siblings(self, node: TreeNode, reason: AbortReason, edge: str | None) -> None:
         assert node.parent is not None, "a root session has no siblings"
@@ -346,6 +364,9 @@ class _TreeWalk:
         if self._policy_of(parent).sibling_to_session:
             self._record_crossing("sibling_to_session", parent, AbortScope.SESSION, edge)
             self._plan_subtree(parent, AbortScope.SESSION, reason, "sibling_to_session")
+        else:
+            uncrossed = UncrossedEdge(edge="sibling_to_session", ruled_by=parent.id, scope=AbortScope.SESSION)
+            self.uncrossed.append(uncrossed)
 
     # -------------------------------------------------------------------------------------------------- one by one
     def _plan_call(self, call: TreeNode, policy: AbortPolicy) -> None:

@@ -36,6 +36,9 @@ COUNT_MAX: Final = 2**53
 WHOLE: Final = frozenset({"tokens", "turns", "tool_calls"})
 """Measures that are counted in whole numbers."""
 
+NEAR: Final = 0.8
+"""Share of a limit from which a budget counts as nearly spent."""
+
 _LEAST: Final = 1e-9
 """Amounts below this count as 0 when the rest of a budget is computed, since sums of money and of seconds are not
 exact."""
@@ -152,13 +155,15 @@ class BudgetScope:
     """Limits of one entity and everything below it, with the amounts used and leased. *title* is the entity's name for
     people."""
 
-    __slots__ = ("id", "leased", "limits", "parent", "title", "used")
+    __slots__ = ("id", "leased", "limits", "nearly_spent", "parent", "title", "used")
 
     def __init__(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> None:
         self.id = scope_id
         self.title = title
         self.parent = parent
         self.used = Amounts()
+        self.nearly_spent: dict[str, None] = {}
+        """The measures of which ``NEAR`` of the limit is used, as far as ``check_near`` has returned them."""
         self.limits: dict[str, float] = {}
         self.leased: dict[str, float] = {}
         self.bound(budget)
@@ -208,9 +213,21 @@ class BudgetScope:
         for scope in self.chain:
             scope.used = scope.used + amounts
 
+    def check_near(self) -> list[SpentBudget]:
+        """Return the budgets of the chain of which ``NEAR`` is used by now, each once."""
+        found: list[SpentBudget] = []
+        for scope in self.chain:
+            for measure, limit in scope.limits.items():
+                used = float(getattr(scope.used, measure))
+                if limit and used >= NEAR * limit and measure not in scope.nearly_spent:
+                    scope.nearly_spent[measure] = None
+                    found.append(SpentBudget(scope.title, measure, limit, used, scope.leased[measure]))
+        return found
+
     def recall(self, used: Amounts) -> None:
         """Raise the use of this scope to at least *used*, the amounts of an earlier record."""
         self.used = self.used.at_least(used)
+        self.check_near()  # the earlier supervisor has returned those
 
     @property
     def as_record(self) -> list[dict[str, Any]]:

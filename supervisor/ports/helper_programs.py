@@ -1,7 +1,7 @@
 """Run a helper program under a shim until it exits or its deadline passes, and return the end of its output.
 
-Helper programs are programs that the runtime itself needs (git, acceptance tests); they get no input. Agents are not
-run by this module.
+Helper programs are programs that the runtime itself needs (git, acceptance tests, notices). Agents are not run by this
+module.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_command(
-    host: ProcessHost, launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX
+    host: ProcessHost, launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX, given: bytes = b""
 ) -> CompletedCommand:
-    """Run *launch* to its end, and end every process that the program has started.
+    """Run *launch* to its end with *given* as its input, and end every process that the program has started.
 
     The last *output_max* bytes of each output are kept. A failure of the program is part of the result and never
     raised.
@@ -67,8 +67,7 @@ async def run_command(
     status, problem = None, ""
     try:
         async with host.spawn(launch) as process:
-            process.close_input()
-            if await _read_until_exit(process, out, err, timeout_s):
+            if await _read_until_exit(process, out, err, timeout_s, given):
                 status = await process.wait_exit()
                 problem = _SHIM_LOST if status is None else ""
             else:
@@ -81,10 +80,19 @@ async def run_command(
     )
 
 
-async def _read_until_exit(process: Process, out: _OutputTail, err: _OutputTail, timeout_s: float) -> bool:
-    """Read both outputs until ``DRAIN_S`` seconds after the program's exit; return whether the program exited within
-    *timeout_s*."""
+async def _read_until_exit(
+    process: Process, out: _OutputTail, err: _OutputTail, timeout_s: float, given: bytes
+) -> bool:
+    """Write the input *given*, and read both outputs until ``DRAIN_S`` seconds after the program's exit; return whether
+    the program exited within *timeout_s*."""
+
+    async def write_input() -> None:
+        if given:
+            await process.send(given)
+        process.close_input()
+
     async with anyio.create_task_group() as group:
+        group.start_soon(write_input)
         group.start_soon(out.fill, process.receive)
         group.start_soon(err.fill, process.receive_err)
         in_time = await within(timeout_s, process.wait_exit)

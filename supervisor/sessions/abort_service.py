@@ -52,7 +52,7 @@ from supervisor.policies.abort_plan import (
     plan_abort,
     total_survivors,
 )
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.abort_request import EXITING_S, StageDeadlines, stage_deadlines
 from supervisor.policies.argument_checks import check_type, check_types
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
@@ -323,6 +323,7 @@ class AbortService:
             reason=request.reason,
             actor=request.actor,
             deadline_s=plan.deadline_s if within_s is None else min(within_s, plan.deadline_s),
+            stages=self._stages_of_target(request),
         )
         records: dict[str | None, AbortRecord] = {None: root}
         causes: dict[str | None, Cause] = {None: self._append(root, request, request.cause_seq)}
@@ -332,12 +333,23 @@ class AbortService:
                 root,
                 id=f"{before.id}/{crossing.edge}",
                 scope=crossing.scope,
+                stages=None,
                 parent_record=before.id,
                 policy_edge=crossing.edge,
                 ruled_by=crossing.ruled_by,
             )
             causes[crossing.edge] = self._append(record, request, causes[crossing.after].seq)
         return causes
+
+    def _stages_of_target(self, request: _RunningAbort) -> StageDeadlines | None:
+        """Return the deadlines of the stages of the target, if the target itself is to end."""
+        node = next((one for one in request.plan.nodes if one.id == request.plan.target), None)
+        due, within_s = node.due if node is not None else None, request.within_s
+        if node is None or due is None or within_s is None:
+            return due
+        if node.kind == "tool":
+            return StageDeadlines(**{name: min(at_s, within_s) for name, at_s in msgspec.structs.asdict(due).items()})
+        return stage_deadlines(self._registry.sessions[node.id].policy.ladder, within_s, now=request.now)
 
     def _append(self, record: AbortRecord, request: _RunningAbort, because: RecordId | None) -> Cause:
         is_direct = record.scope is not AbortScope.SIBLING and record.policy_edge is None

@@ -39,7 +39,7 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session, SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind, RecordId, Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
-from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
+from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort, stage_deadlines
 from supervisor.policies.access import Rights
 from supervisor.policies.permissions import Decision, PermissionRequest
 from supervisor.ports import NO_WORKSPACE, ProcessReport, TranscriptSink
@@ -382,12 +382,16 @@ class LiveSession(EntityActor):
             return MergeOutcome.JOINED  # its last record is written
         ladder, before = self.policy.ladder, self.stop_request
         bound_s = ladder.kill_s if stop.now else ladder.total_s
+        bound_s = bound_s if within_s is None else min(bound_s, within_s)
+        due = stage_deadlines(ladder, bound_s, now=stop.now)
+        until = self.registry.journal_writer.clock.wall.time() + (due.kill_s if stop.now else due.request_s)
+        stop = msgspec.structs.replace(stop, until=until)
         request = AbortRequest(
             abort_id=stop.abort_id,
             reason=stop.reason,
             abort_reason=stop.abort_reason,
             severity=TerminationStage.KILL if stop.now else TerminationStage.REQUEST,
-            deadline=self.registry.system.timers.now() + (bound_s if within_s is None else min(bound_s, within_s)),
+            deadline=self.registry.system.timers.now() + bound_s,
         )
         self.stop_request, joined = merge_request(before, request)
         if joined is MergeOutcome.BEGAN and not self.is_stopping:

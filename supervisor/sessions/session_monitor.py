@@ -18,6 +18,7 @@ from math import inf
 from typing import Any, Final, Protocol
 
 from actors.timers import Timer
+from supervisor.diagnostics.notices import BUDGET_NEAR
 from supervisor.lifecycles.events import ProgressSeen, TaskFailed, UrgentMessage
 from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
@@ -376,6 +377,9 @@ class SessionMonitor:
         counted = () if lease is None else lease.scope.chain
         if self.scope is not None and self.scope not in counted:  # between turns, or in the turn that hands back
             self.scope.count(amounts)
+        for near in self.scope.check_near() if self.scope is not None else ():
+            text = f"{near.used / near.limit:.0%} of the budget of {near.whose} is used ({near.measure})"
+            self._record_fact(BUDGET_NEAR, near._asdict(), text)
 
     def _give_back(self) -> None:
         lease, self._lease = self._lease, None

@@ -48,13 +48,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import ClassVar, NamedTuple
 
 import anyio
 
 from actors import ActorSystem, Context
 from actors.timers import Timer, TimerService
-from supervisor.lifecycles.events import Ended, OperatorStop
+from supervisor.lifecycles.events import Ended, OperatorStop, StageBegan
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_plan import ProcessFate, total_survivors
 from supervisor.policies.abort_request import EXITING_S, AbortRequest, StageDeadlines, same_abort, stage_deadlines
@@ -316,6 +317,21 @@ class SessionTermination(Termination):
                 return self.timers.now() + EXITING_S + self._slack_s
             case _:
                 return None
+
+    def reschedule(self) -> None:
+        super().reschedule()
+        self._report_stage()
+
+    def _report_stage(self) -> None:
+        """Tell the session in which stage its termination is, and until when, unless its data say so already."""
+        assert self.stage is not None, "the stage has just been entered"
+        ends_at, known = self.deadline(self.stage), self.session.data.ending
+        wall = self.session.registry.journal_writer.clock.wall
+        until = None if ends_at is None else wall.time() + ends_at - self.timers.now()
+        is_sooner = until is not None and known is not None and until < (known.deadline or inf) - ROUNDING_S
+        if known is None or known.stage is not self.stage or is_sooner:
+            began = StageBegan(stage=self.stage, until=until)
+            self.session.registry.send(self.session.session_id, began, cause=self.cause)
 
     def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
         # As a message to an actor: what the dispatcher has for others at that moment comes first.

@@ -308,7 +308,7 @@ def test_a_plan_names_what_it_joins_and_spares() -> None:
     text = plan_text(PLAN)
     assert "crosses to scope sibling over tool_to_sibling, the policy of lead/x" in text
     assert "joins lead/old, which is ending already" in text
-    assert "spares lead/free, whose cancel mode is abandon: it lives on as a root" in text
+    assert "spares lead/free (its cancel mode is abandon): it lives on as a root" in text
 
 
 def test_a_receipt_accounts_for_everything() -> None:

@@ -152,7 +152,7 @@ async def test_a_host_may_stop_all_sessions(tmp_path: Path, anyio_backend: str) 
 async def test_a_crash_counts_as_no_error_of_a_session(tmp_path: Path, anyio_backend: str) -> None:
     """A session that is continued after a crash counts no error, and the call that was running has the one result
     ``unknown``."""
-    script = "@write here yes\n@run sleep 1000"
+    script = "@run touch here; exec sleep 1000"
     with killed(tmp_path, anyio_backend, script):
         async with open_supervisor(tmp_path / "sd", **second(tmp_path)) as sup:  # type: ignore[arg-type]
             await wait_for_record(sup, "SessionStarted", "s", number=2)

@@ -397,7 +397,7 @@ async def test_an_agent_that_is_not_ready_in_time_is_replaced(tmp_path: Path) ->
     """An agent that is not ready by the spawn deadline is killed, an error is counted, and another process is
     started."""
     agents = {"mute": AgentConfig(adapter="acp", command=("sleep", "1000"))}
-    settings = quick_settings(spawn_deadline_s=0.1, max_consecutive_errors=2)
+    settings = quick_settings(spawn_deadline_s=2.0, max_consecutive_errors=2)
     async with supervising(tmp_path, agents=agents, settings=settings) as run:
         session = await run.sup.start_session("s", agent="mute")
         result = await session.run("hello")

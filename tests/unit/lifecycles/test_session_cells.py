@@ -50,6 +50,7 @@ from supervisor.lifecycles.events import (
     SessionExited,
     SessionStable,
     SessionStarted,
+    StageBegan,
     SteerElapsed,
     TaskFailed,
     TurnReaped,
@@ -59,6 +60,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.session import (
     SESSION,
+    Ending,
     Message,
     Request,
     Session,
@@ -67,7 +69,14 @@ from supervisor.lifecycles.session import (
     backoff_ms,
     stale,
 )
-from supervisor.lifecycles.types import AbortReason, DeliveryPoint, Exit, TransitionReason, Verdict
+from supervisor.lifecycles.types import (
+    AbortReason,
+    DeliveryPoint,
+    Exit,
+    TerminationStage,
+    TransitionReason,
+    Verdict,
+)
 
 S = Session
 LIVE = [one for one in S if one is not S.STOPPED]
@@ -81,6 +90,8 @@ OLD = Message(id="m1", sender="ann", text="old", urgent=False)
 NEW = Message(id="m2", sender="bob", text="new", urgent=True)
 FIRST = Request(id="r1", prompt="do it")
 SECOND = Request(id="r2", prompt="then this")
+
+ASKED = Ending(stage=TerminationStage.REQUEST)
 
 # One event of each kind, as it comes in incarnation 3.
 EVENTS: dict[str, Event] = {
@@ -101,6 +112,7 @@ EVENTS: dict[str, Event] = {
     "OperatorStop": OperatorStop(reason="enough"),
     "FatalError": FatalError(message="boom"),
     "TurnReaped": TurnReaped(turn_id="s:t4", completed=True),
+    "StageBegan": StageBegan(stage=TerminationStage.EXITING, until=9.0),
     "Ended": Ended(rung="request", took_s=1.0),
 }
 
@@ -122,7 +134,7 @@ TAKEN = {
     ),
     S.SESSION_COMPLETE: "WorktreeReady OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
     S.COOLING_DOWN: "BackoffElapsed OperatorStop FatalError TurnRequested UrgentMessage MessageReceived TurnReaped",
-    S.STOPPED: "OperatorStop FatalError SessionExited TurnReaped Ended BoundaryReached MessageHeard",
+    S.STOPPED: "OperatorStop FatalError SessionExited TurnReaped StageBegan Ended BoundaryReached MessageHeard",
 }
 
 
@@ -158,7 +170,7 @@ DATA = {
     S.INTERRUPTING: session(),
     S.SESSION_COMPLETE: BETWEEN,
     S.COOLING_DOWN: BETWEEN,
-    S.STOPPED: session(outcome="aborted", abort_id="x1", last_error="enough"),
+    S.STOPPED: session(outcome="aborted", abort_id="x1", last_error="enough", ending=ASKED),
 }
 
 
@@ -289,6 +301,7 @@ def exits_in_spawning() -> Iterator[Case]:
         yield case(name, S.SPAWNING, exited(verdict), S.COOLING_DOWN, backoff(4.0), *after, **changes)
         fatal = f"too many errors (5 in a row, 8 in all): {words}"
         changes |= {"consecutive_errors": 5, "last_error": fatal, "outcome": "failed", "urgent_latched": False}
+        changes["ending"] = ASKED
         brink = session(consecutive_errors=4, urgent_latched=True)
         end = (LogFatal(message=fatal), *after, TerminateSession())
         yield case(f"{name}-fatal", S.SPAWNING, exited(verdict), S.STOPPED, *end, data=brink, **changes)
@@ -305,7 +318,7 @@ def exits_in_running() -> Iterator[Case]:
         again = {"current": replace(FIRST, reason=words)}
         yield case(name, S.RUNNING, exited(verdict), S.COOLING_DOWN, backoff(4.0), **changes, **again)
         fatal = f"too many errors (2 in a row, 20 in all): {words}"
-        changes |= {"total_errors": 20, "last_error": fatal, "outcome": "failed"}
+        changes |= {"total_errors": 20, "last_error": fatal, "outcome": "failed", "ending": ASKED}
         brink = session(total_errors=19)
         end = (LogFatal(message=fatal), TerminateSession())
         yield case(f"{name}-fatal", S.RUNNING, exited(verdict), S.STOPPED, *end, data=brink, **changes)
@@ -314,12 +327,14 @@ def exits_in_running() -> Iterator[Case]:
 def global_cases() -> Iterator[Case]:
     """Yield the cases of OperatorStop and FatalError in every state."""
     aborted: dict[str, Any] = {"transition_reason": TransitionReason.ABORTED}
-    stop = OperatorStop(reason="sibling", abort_id="x1", abort_reason="sibling_aborted", now=True)
-    ended: dict[str, Any] = {"outcome": "aborted", "abort_id": "x1", "last_error": "sibling"}
+    stop = OperatorStop(reason="sibling", abort_id="x1", abort_reason="sibling_aborted", now=True, until=8.0)
+    killed = Ending(stage=TerminationStage.KILL, deadline=8.0)
+    ended: dict[str, Any] = {"outcome": "aborted", "abort_id": "x1", "last_error": "sibling", "ending": killed}
     told = Verdict(exit=Exit.ERROR, error="sibling", abort_reason=AbortReason.SIBLING_ABORTED, **aborted)
     for state in LIVE:
         turn_id = DATA[state].turn_id
-        plain: dict[str, Any] = {"outcome": "aborted", "last_error": "enough"}
+        plain: dict[str, Any] = {"outcome": "aborted", "last_error": "enough", "ending": ASKED}
+        boom: dict[str, Any] = {"outcome": "failed", "last_error": "boom", "ending": ASKED}
         if state in ACTIVE:
             first: tuple[Effect, ...] = (CancelSession(reason="enough"),)
             second: tuple[Effect, ...] = (
@@ -331,14 +346,16 @@ def global_cases() -> Iterator[Case]:
         yield case("", state, EVENTS["OperatorStop"], S.STOPPED, *first, TerminateSession(), **plain)
         yield case("abort", state, stop, S.STOPPED, *second, TerminateSession(abort_id="x1", now=True), **ended)
         fatal = (LogFatal(message="boom"), CancelStep(), failed(turn_id, error="boom"), TerminateSession())
-        yield case("", state, EVENTS["FatalError"], S.STOPPED, *fatal, last_error="boom", outcome="failed")
+        yield case("", state, EVENTS["FatalError"], S.STOPPED, *fatal, **boom)
     idle = replace(DATA[S.INITIALIZING], current=None, queue=(), turn_seq=0, turn_id="")
-    quiet: dict[str, Any] = {"outcome": "completed", "last_error": "no more work"}
+    quiet: dict[str, Any] = {"outcome": "completed", "last_error": "no more work", "ending": ASKED}
     close = OperatorStop(reason="no more work", outcome="completed")
     yield case("idle", S.INITIALIZING, close, S.STOPPED, CancelStep(), TerminateSession(), data=idle, **quiet)
     hurried = TerminateSession(abort_id="x1", now=True)
     yield case("second", S.STOPPED, EVENTS["OperatorStop"], S.STOPPED, hurried)
     yield case("", S.STOPPED, EVENTS["FatalError"], S.STOPPED)
+    exiting = Ending(stage=TerminationStage.EXITING, deadline=9.0)
+    yield case("", S.STOPPED, EVENTS["StageBegan"], S.STOPPED, ending=exiting)
 
 
 def extension_cases() -> Iterator[Case]:
@@ -558,13 +575,13 @@ def turn_end_cases() -> Iterator[Case]:
 
 def ended_cases() -> Iterator[Case]:
     ended = EVENTS["Ended"]
-    changes: dict[str, Any] = {"current": None, "queue": (), "ended": True}
+    changes: dict[str, Any] = {"current": None, "queue": (), "ended": True, "ending": None}
     for outcome, told in (("aborted", "aborted"), ("failed", "failed"), ("completed", "aborted")):
         data = replace(DATA[S.STOPPED], outcome=outcome)
         answers = [ReplyToRequest(request_id=one, outcome=told, error="enough") for one in ("r1", "r2")]
         yield case(outcome, S.STOPPED, ended, S.STOPPED, *answers, FinalizeEntity(), data=data, **changes)
     idle = replace(DATA[S.STOPPED], current=None, queue=())
-    yield case("idle", S.STOPPED, ended, S.STOPPED, FinalizeEntity(), data=idle, ended=True)
+    yield case("idle", S.STOPPED, ended, S.STOPPED, FinalizeEntity(), data=idle, ended=True, ending=None)
 
 
 CASES = [*seed_cases(), *global_cases(), *extension_cases()]
@@ -594,10 +611,10 @@ def test_refused_cell(state: S, name: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """Of the 144 pairs of 8 states and 18 events 79 are refused, and each of the other 65 has a case."""
+    """Of the 152 pairs of 8 states and 19 events 86 are refused, and each of the other 66 has a case."""
     assert sorted(EVENTS) == sorted(SESSION.events)
     tested = {(one.state, type(one.event).name()) for one in CASES}
-    assert (len(CELLS), len(REFUSED), len(tested)) == (144, 79, 65)
+    assert (len(CELLS), len(REFUSED), len(tested)) == (152, 86, 66)
     assert tested.isdisjoint(REFUSED)
     assert len({one.name for one in CASES}) == len(CASES)
 
