@@ -43,6 +43,7 @@ from supervisor.control.requests import (
     Steer,
     Stop,
 )
+from supervisor.control.roles import Role
 from supervisor.lifecycles.types import RecordId, Verb
 from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import read_subtasks
@@ -78,19 +79,6 @@ class Effect(StrEnum):
     READS = "reads"
     CHANGES = "changes"
     ENDS = "ends"
-
-
-class Role(StrEnum):
-    """What the holder of a token may do, from the least to the most; an agent has less, whatever token it holds
-    (``callers``)."""
-
-    READ = "read"
-    OPERATE = "operate"
-    ADMIN = "admin"
-
-    def includes(self, needed: Role) -> bool:
-        """Return whether this role allows what *needed* allows."""
-        return list(Role).index(self) >= list(Role).index(needed)
 
 
 class Lines(StrEnum):

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 
 from supervisor.control.http.errors import Problem
-from supervisor.control.operations import Role
+from supervisor.control.roles import Role
 from supervisor.ports import Caller, Origin
 
 Scope = Mapping[str, Any]

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 
 from supervisor.control.http.callers import CLIENT, HttpClient, Identify
 from supervisor.control.http.errors import Problem, problem_of
-from supervisor.control.operations import Role
+from supervisor.control.roles import Role
 from supervisor.ports.logs import get_logger
 
 Message = MutableMapping[str, Any]

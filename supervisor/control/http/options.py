@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from supervisor.control.error_messages import BadInput
-from supervisor.control.operations import Role
+from supervisor.control.roles import Role
 from supervisor.journal.statedir import socket_address
 from supervisor.ports.secure_files import write_private
 

@@ -22,6 +22,7 @@ from supervisor.diagnostics.task_status import DeadLetter
 from supervisor.diagnostics.tool_calls import ToolCall
 from supervisor.diagnostics.tree_view import Node
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
+from supervisor.lifecycles.session import Ending
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_plan import (
@@ -34,6 +35,7 @@ from supervisor.policies.abort_plan import (
     ProcessFate,
     Receipt,
     SparedNode,
+    UncrossedEdge,
 )
 from supervisor.policies.abort_request import StageDeadlines
 from supervisor.policies.budgets import Amounts, Budget
@@ -56,6 +58,7 @@ _LINE: Final = {
     "note": "a text for people: what the entity waits for, and why it ended",
     "outcome": "the word for the end of a session, task or plan run; empty before the end",
     "supervised": "false for what a dead supervisor has left",
+    "ending": "the stage in which the termination of a session is; null before and after",
     "born_at": "the Unix time of the first record",
     "changed_at": "the Unix time of the last record",
     "seq": "the number of the first record: the order of creation",
@@ -88,6 +91,7 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "outcome": _LINE["outcome"],
         "ended": _LINE["ended"],
         "supervised": _LINE["supervised"],
+        "ending": _LINE["ending"],
         "used": "null in this tree; /api/v1/usage has the amounts",
         "children": "the entities below",
     },
@@ -162,6 +166,11 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "open_calls": "the ids of the open tool calls",
         "permissions": "the ids of the permission requests that wait for a person",
         "checkpoint": "the checkpoint with which the entity begins",
+        "ending": _LINE["ending"],
+    },
+    Ending: {
+        "stage": "the termination stage: request, cancel, terminate, kill, ...",
+        "deadline": "the Unix time at which the stage is over; null if none is known",
     },
     TaskStack: {"name": "the name of the task", "stack": "file:line in function, the outermost call first"},
     AbortPlan: {
@@ -174,7 +183,8 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "now": "whether it begins at the kill stage",
         "crossings": "the levels that the abort spreads to, as the abort policy allows",
         "ending": "the sessions in reach that are being ended already",
-        "spared": "the sessions in reach that live on",
+        "spared": "the sessions in reach that live on, each with the reason",
+        "uncrossed": "the levels that the abort does not spread to, since a policy does not allow it",
     },
     Receipt: {
         "abort_id": "the id of the abort in the records",
@@ -216,7 +226,16 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "after": "the edge of the step before; null for the first step",
     },
     EndingNode: {"id": _ID, "edge": "the policy edge by which the abort reaches it; null for none"},
-    SparedNode: {"id": _ID, "parent": "the nearest session above that lives on; null if it becomes a root session"},
+    SparedNode: {
+        "id": _ID,
+        "parent": "the nearest session above that lives on; null if it becomes a root session",
+        "reason": "why it lives on",
+    },
+    UncrossedEdge: {
+        "edge": "the policy edge",
+        "ruled_by": "the session whose policy does not have the edge",
+        "scope": "the scope that the abort would have got there",
+    },
     NodeReceipt: {
         "id": _ID,
         "kind": _KIND,

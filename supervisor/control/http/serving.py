@@ -44,7 +44,7 @@ from supervisor.control.http.callers import HttpClient, Scope
 from supervisor.control.http.errors import Problem
 from supervisor.control.http.gate import STALL_S, Asgi, Message, RateLimit, Receive, Send
 from supervisor.control.http.options import BadHttpOptions, HttpOptions, Listening, Tokens
-from supervisor.control.operations import Role
+from supervisor.control.roles import Role
 from supervisor.control.server import peer
 from supervisor.host.api import Supervisor
 from supervisor.ports import Caller, Origin

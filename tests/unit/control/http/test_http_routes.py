@@ -16,7 +16,8 @@ from supervisor.control.http.callers import HttpClient
 from supervisor.control.http.errors import Problem
 from supervisor.control.http.gate import BODY_BYTES_MAX, Gate, RateLimit
 from supervisor.control.http.schemas import FIELDS, schema_of
-from supervisor.control.operations import OPERATIONS, Role
+from supervisor.control.operations import OPERATIONS
+from supervisor.control.roles import Role
 from supervisor.ports import Caller, Origin
 from tests.support import wait_for_record
 from tests.unit.control.http.http_kit import BASE, api, client_of, error, supervised

@@ -22,7 +22,7 @@ from actors import failpoint
 from supervisor import AgentConfig, HttpOptions, Supervisor, create_app, open_supervisor
 from supervisor.control.http import gate, serving
 from supervisor.control.http.options import BadHttpOptions, read_tokens
-from supervisor.control.operations import Role
+from supervisor.control.roles import Role
 from tests.support import DEADLINE_S, quick_settings
 from tests.unit.control.http.http_kit import error, free_port, over_unix, supervised, tokens_of, unix_client
 
