@@ -44,7 +44,6 @@ from supervisor.processes.shim_client import (
     Status,
 )
 from supervisor.processes.spawn_errors import check_launch, resource_missing, shim_ended_early, step_failed
-from supervisor.processes.tcp_peers import tcp_caller
 
 LAUNCH_DESCRIPTORS = 8
 """Number of descriptors that a launch needs: both ends of three pipes and of the control socket. Half of them are
@@ -468,16 +467,15 @@ class ShimHost:
 
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
         """Return whether the process *pid* that has connected is one of our programs, an operator's process, or
-        unknown. For a connection over TCP, whose *pid* the operating system does not report, the process is looked up.
+        unknown. Over TCP, *pid* was found by ``tcp_peers``, and the caller checks that the client is still the same.
 
         A program whose context was left before the program ended counts as ours, but belongs to no session.
 
         Raises:
             OSError: no file descriptor is left.
         """
-        if connection.family in (socket.AF_INET, socket.AF_INET6):
-            has_agents = any(self.fork_server.ours().values())
-            return tcp_caller(connection, self._origin_of, has_agents=has_agents)
+        if connection.family != socket.AF_UNIX:
+            return self._origin_of(pid)
         return caller_at(connection, pid, self._origin_of)
 
     def _origin_of(self, pid: int) -> Caller:

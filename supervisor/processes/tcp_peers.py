@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,33 +27,50 @@ _LOCAL, _REMOTE, _UID, _INODE = 1, 2, 7, 9
 _UNPROVED: Final = "the process at the other end of the TCP connection cannot be found; use the Unix socket"
 
 
+class TcpPeer(NamedTuple):
+    """The other end of a connection: whether it is on this machine, the user and the inode of its socket (``None``: the
+    kernel does not list it), and the processes of this user that hold the socket."""
+
+    is_here: bool
+    found: _Socket | None
+    pids: tuple[int, ...]
+
+
 class _Socket(NamedTuple):
     uid: int
     inode: int
 
 
-def tcp_caller(connection: socket.socket, find_origin: Callable[[int], Caller], *, has_agents: bool) -> Caller:
-    """Return the origin of the program that has connected over TCP; *has_agents*: programs of sessions run.
+def find_peer(connection: socket.socket) -> TcpPeer:
+    """Find the other end of *connection*. Reads ``/proc``, and may be called in a thread.
 
     Raises:
-        OSError: no file descriptor is left.
+        OSError: the client has left, or no file descriptor is left.
     """
-    try:
-        remote, local = connection.getpeername(), connection.getsockname()
-    except OSError:  # it has left
-        return Caller(Origin.UNIDENTIFIED, 0)
+    remote, local = connection.getpeername(), connection.getsockname()
     found = _find(remote, local)
-    if found is None and not _is_here(remote, local):
+    is_ours = found is not None and found.uid == os.geteuid()
+    pids = tuple(_holders(found.inode)) if found is not None and is_ours else ()
+    return TcpPeer(found is not None or _is_here(remote, local), found, pids)
+
+
+def is_same_peer(connection: socket.socket, peer: TcpPeer) -> bool:
+    """Return whether the other end of *connection* still has the socket that *peer* had. Checked after the holders were
+    identified: a client that has left meanwhile may have been another program.
+
+    Raises:
+        OSError: as for :func:`find_peer`.
+    """
+    return _find(connection.getpeername(), connection.getsockname()) == peer.found
+
+
+def judge_peer(peer: TcpPeer, holders: Sequence[Caller], *, has_agents: bool) -> Caller:
+    """Return who has connected, given the origins of the *holders* of the socket; *has_agents*: sessions run."""
+    if not peer.is_here or (peer.found is not None and peer.found.uid != os.geteuid()):
         return Caller(Origin.OPERATOR, 0)
-    if found is not None and found.uid != os.geteuid():
-        return Caller(Origin.OPERATOR, 0)
-    origins = [find_origin(pid) for pid in _holders(found.inode)] if found is not None else []
-    for origin in (Origin.AGENT, Origin.UNIDENTIFIED):
-        if (worst := next((one for one in origins if one.origin is origin), None)) is not None:
+    for origin in (Origin.AGENT, Origin.UNIDENTIFIED, Origin.OPERATOR):
+        if (worst := next((one for one in holders if one.origin is origin), None)) is not None:
             return worst
-    # Checked after the walks: a client that has left meanwhile may have been another program.
-    if origins and _find(remote, local) == found:
-        return origins[0]
     return Caller(Origin.UNIDENTIFIED, 0, why=_UNPROVED) if has_agents else Caller(Origin.OPERATOR, 0)
 
 

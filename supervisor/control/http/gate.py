@@ -104,6 +104,8 @@ class Gate:
         self._check_origin(headers)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if path in OPEN_PATHS:
+            if self._rate is not None:
+                self._rate.check(f"open {(scope.get('client') or ('',))[0]}", anyio.current_time())
             return None
         client = self._identify(scope)
         if self._rate is not None:

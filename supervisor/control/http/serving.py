@@ -51,6 +51,7 @@ from supervisor.ports import Caller, Origin
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import shortage_of
 from supervisor.processes.descriptors import limit
+from supervisor.processes.tcp_peers import find_peer, is_same_peer, judge_peer
 
 CONNECTIONS_MAX: Final = 512
 CONNECTIONS_SHARE: Final = 4
@@ -150,8 +151,12 @@ class _Server:
     async def _identify(self, connection: _Connection) -> bool:
         """Find out who has connected, before the program can end; return whether it may go on."""
         if connection.is_tcp:
-            find = self._sup.core.caller_at
-            connection.caller = await anyio.to_thread.run_sync(find, connection.socket, 0)
+            found = await anyio.to_thread.run_sync(find_peer, connection.socket)
+            holders = [self._sup.core.caller_at(connection.socket, pid) for pid in found.pids]
+            if not await anyio.to_thread.run_sync(is_same_peer, connection.socket, found):
+                return False
+            has_agents = bool(self._sup.core.registry.sessions)
+            connection.caller = judge_peer(found, holders, has_agents=has_agents)
             return True
         credentials = peer(connection.socket)
         if credentials is not None and credentials[1] not in (0, os.geteuid()):
