@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks.harness import Stopwatch, options, per_us
-from supervisor.work.backlog import Backlog, BacklogItem
+from supervisor.work.backlog import Backlog, BacklogItem, Seeker
 from supervisor.work.leases import Claim
 
 SIZES = (100, 1_000, 10_000, 100_000)
@@ -24,6 +24,7 @@ SHORT = (100, 200)
 ROLES = ("backend", "frontend", "docs", "qa")
 CAPABILITIES = {number: frozenset({f"role:{role}"}) for number, role in enumerate(ROLES)}
 WORKERS = 16
+SEEKERS = [Seeker(f"w{number}", CAPABILITIES.get(number)) for number in range(WORKERS)]
 CHURNED = 4_000
 """Number of tasks that are added and completed in one round, whatever the size of the backlog."""
 ROUNDS = 5
@@ -73,7 +74,7 @@ def cost(size: int, tasks: int) -> Cost:
 
 def claim_each(backlog: Backlog, now_s: float) -> list[Claim]:
     """Claim a task for each worker: four workers have one role each, the others have all roles."""
-    found = [backlog.claim(f"w{n}", CAPABILITIES.get(n), now_s=now_s, lease_s=LEASE_S) for n in range(WORKERS)]
+    found = [backlog.claim([one], now_s=now_s, lease_s=LEASE_S) for one in SEEKERS]
     claims = [one for one in found if one is not None]
     assert len(claims) == WORKERS, "there is work for everyone"
     return claims

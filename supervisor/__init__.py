@@ -6,7 +6,7 @@ Importing this package is cheap; a module of the runtime is loaded when a name f
     open_supervisor, reconfigure    run a supervisor, change its agents and settings
     open_reader                     read the journal of a state directory: Reader
     Supervisor, Session             start, find, abort and inspect sessions; prompt one, send it messages
-    load_plan, run_plan             read a plan, run it; PlanHandle steers the run
+    load_plan, submit, run_plan     read a plan, run it; PlanHandle steers the run
     create_app, HttpOptions         the HTTP API as an app to mount (extra http); how a supervisor serves it itself
     AgentTurn                       argument of an agent that is an async function
     AgentConfig, Settings, Plan     models of a plan file, with the models of their fields (...Config)
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         LoopsConfig,
         McpServerConfig,
         ModelErrorsConfig,
+        NotifyConfig,
         PermissionRuleConfig,
         PermissionsConfig,
         Plan,
@@ -114,7 +115,7 @@ if TYPE_CHECKING:
     from supervisor.sessions.inprocess import AgentTurn, ToolAborted
     from supervisor.sessions.mcp_stdio import McpError, McpResource
     from supervisor.work.commands import CommandReused
-    from supervisor.work.plan_handle import PlanHandle, run_plan
+    from supervisor.work.plan_handle import PlanHandle, run_plan, submit
     from supervisor.work.results import PlanResult, TaskResult
     from supervisor.workspaces.git_command import WorkspaceError
 
@@ -173,6 +174,7 @@ __all__ = [
     "NoSiblings",
     "NoSuchEntity",
     "Node",
+    "NotifyConfig",
     "OnPermission",
     "OpenPermission",
     "OptionChoice",
@@ -227,6 +229,7 @@ __all__ = [
     "open_supervisor",
     "reconfigure",
     "run_plan",
+    "submit",
 ]
 
 _NAMES = {
@@ -250,9 +253,9 @@ _NAMES = {
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
         "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
-        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig PermissionRuleConfig PermissionsConfig "
-        "Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig RightsConfig "
-        "Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
+        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
+        "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig "
+        "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
     ),
     "supervisor.plans.task_control": "CommandResult",
     "supervisor.plugins.loading": "UnknownPlugin",
@@ -274,7 +277,7 @@ _NAMES = {
     "supervisor.sessions.inprocess": "AgentTurn ToolAborted",
     "supervisor.sessions.mcp_stdio": "McpError McpResource",
     "supervisor.work.commands": "CommandReused",
-    "supervisor.work.plan_handle": "PlanHandle run_plan",
+    "supervisor.work.plan_handle": "PlanHandle run_plan submit",
     "supervisor.work.results": "PlanResult TaskResult",
     "supervisor.workspaces.git_command": "WorkspaceError",
 }
@@ -286,7 +289,9 @@ warn_of_clash()
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from supervisor.ports.version import installed_version  # here, since it imports much
+
+        return installed_version()
     if name not in _MODULE_OF:
         missing = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(missing, name=name, obj=import_module(__name__))  # with *obj*, Python suggests a name
@@ -295,12 +300,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # here, since it imports much
-
-    try:
-        return version("supervisor-runtime")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "0+unknown"

@@ -18,29 +18,40 @@ from supervisor.policies.text_patterns import ReportPattern
 class ErrorReport(Data):
     """Last words by which an agent reports that its model has failed, although its protocol reports a success.
 
-    ``pattern`` describes the report, from its beginning to the end of the agent's text: ``*`` stands for any text,
-    and white space counts as one space. A text that matches a pattern of ``unless`` is no report.
+    In a pattern ``*`` stands for any text, and white space counts as one space.
     """
 
-    pattern: Annotated[Word, Field(pattern=r"^[^*]{4}")]
-    unless: Words = ()
+    pattern: Annotated[Word, Field(pattern=r"^[^*]{4}")] = Field(
+        description="Pattern for the report, up to the end of the agent's text; no * is among its first four "
+        "characters.",
+    )
+    unless: Words = Field(
+        default=(), description="Patterns for texts that are no reports, although pattern matches them."
+    )
 
 
 class Quirks(Data):
-    """Known quirks of one variant of an agent.
+    """Known quirks of one variant of an agent: behaviour that differs from its protocol."""
 
-    ``cancel_leaves_tool``: the agent answers a cancel while its tool continues, so the agent's program is ended too,
-    and the next program resumes the conversation. ``needs_kill``: a working agent ignores SIGTERM, so the supervisor
-    does not wait after SIGTERM before it kills. ``exit_status_lies``: exit status 0 does not mean success, so the
-    adapter ``command`` cannot run the agent. ``usage_scope``: scope of the tokens that the agent reports over ACP, a
-    total of the turn if nothing is said. ``error_reports``: words by which the agent reports that its model has failed.
-    """
-
-    cancel_leaves_tool: StrictBool = False
-    needs_kill: StrictBool = False
-    exit_status_lies: StrictBool = False
-    usage_scope: UsageScope = "turn"
-    error_reports: tuple[ErrorReport, ...] = ()
+    cancel_leaves_tool: StrictBool = Field(
+        default=False,
+        description="Whether the agent confirms a cancel while its tool still runs; agent and tools are then ended.",
+    )
+    needs_kill: StrictBool = Field(
+        default=False, description="Whether the agent ignores SIGTERM while it works; it is then killed without a wait."
+    )
+    exit_status_lies: StrictBool = Field(
+        default=False,
+        description="Whether exit status 0 does not mean success; the adapter command refuses such an agent.",
+    )
+    usage_scope: UsageScope = Field(
+        default="turn",
+        description="What the tokens count that the agent reports over ACP: the last request, the turn so far, "
+        "everything since the last result, or the whole conversation.",
+    )
+    error_reports: tuple[ErrorReport, ...] = Field(
+        default=(), description="Last words by which the agent reports that its model has failed."
+    )
 
     @property
     def reports(self) -> tuple[ReportPattern, ...]:

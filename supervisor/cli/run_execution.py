@@ -33,6 +33,7 @@ from supervisor.plans import BadPlan, Plan
 from supervisor.plans.earlier_runs import continued, resumed_ids
 from supervisor.ports import EntityRow, JournalError
 from supervisor.runtime.entity import Refused
+from supervisor.work.plan_handle import PlanHandle
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.results import PlanResult
@@ -177,14 +178,16 @@ async def _supervised(
             http=request.http or False,
         ) as sup:
             reporter.start(sup.reader(), make_view)
-            runner = PlanRunner(sup.core)
+            handle = PlanHandle(sup, plan)
+            runner = handle.runner
             controller = RunController(sup.core, runner, load=request.reload, apply=partial(_apply, sup, request))
             controlling = await around.start(controller.run_until_cancelled)
             around.start_soon(_update_view, reporter, sup, runner)
             around.start_soon(_report_begin, runner, state)
             drains = False
             try:
-                result = await runner.run(plan, resume=request.resume, fresh=request.fresh)
+                handle.start(resume=request.resume, fresh=request.fresh)
+                result = await handle.outcome()
                 drains = True
             finally:
                 controller.closing(drains=drains)

@@ -33,7 +33,7 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    do: str
+    do: str = Field(description="the name of the operation")
 
     @property
     def title(self) -> str:
@@ -57,39 +57,49 @@ class Request(BaseModel):
 class Command(Request):
     """Base class of the requests whose sender is recorded."""
 
-    by: str = Field("control", description="the name of the sender, for the records")
+    by: str = Field(default="control", description="the name of the sender, for the records")
 
 
 class Ping(Request):
-    do: Literal["ping"] = "ping"
+    """Ask whether the supervisor answers, and for its pid, an outage, and processes of unknown origin."""
+
+    do: Literal["ping"] = Field(default="ping", description="ping, the name of the operation")
 
 
 class Inspect(Request):
-    do: Literal["inspect"] = "inspect"
+    """Ask for the present activity of a live entity."""
+
+    do: Literal["inspect"] = Field(default="inspect", description="inspect, the name of the operation")
     id: str = Field(description="the id of a live session, turn, agent, task or tool call")
 
 
 class Permissions(Request):
-    do: Literal["permissions"] = "permissions"
+    """Ask for the permission requests that wait for an answer."""
+
+    do: Literal["permissions"] = Field(default="permissions", description="permissions, the name of the operation")
 
 
 class Follow(Request):
-    do: Literal["follow"] = "follow"
-    after: Number = Field(0, description="the number of the last record that is not wanted")
-    id: str | None = Field(None, description="the id of the only entity whose records are wanted")
+    """Ask for the records of the journal, those to come included."""
+
+    do: Literal["follow"] = Field(default="follow", description="follow, the name of the operation")
+    after: Number = Field(default=0, description="the number of the last record that is not wanted")
+    id: str | None = Field(default=None, description="the id of the only entity whose records are wanted")
 
 
 class Abort(Command):
-    do: Literal["abort"] = "abort"
+    """Abort a tool call, a session, or the siblings of a session, or ask for the plan of such an abort."""
+
+    do: Literal["abort"] = Field(default="abort", description="abort, the name of the operation")
     id: str = Field(description="the id of a tool call or session")
     scope: AbortScope = Field(
         description="tool, that call; sibling, the siblings of the session; session, the session with all below it"
     )
-    reason: str = Field("", description="the reason, for the record")
-    dry_run: Flag = Field(False, description="true to return only the plan: what would end, and the plan's id")
-    now: Flag = Field(False, description="true to kill at once, without asking first")
-    within_s: Seconds | None = Field(None, description="the seconds that the whole abort may take, 0 or more")
-    plan: str | None = Field(None, description="the id of the only plan to carry out, as a dry run returned it")
+    reason: str = Field(default="", description="the reason, for the record")
+    dry_run: Flag = Field(default=False, description="true to return only the plan: what would end, and the plan's id")
+    now: Flag = Field(default=False, description="true to kill at once, without asking first")
+    within_s: Seconds | None = Field(default=None, description="the seconds that the whole abort may take, 0 or more")
+    plan: str | None = Field(default=None, description="the id of the only plan to carry out, as a dry run returned it")
 
     @property
     def title(self) -> str:
@@ -101,12 +111,14 @@ class Abort(Command):
 
 
 class Send(Command):
-    do: Literal["send"] = "send"
+    """Send a message to a session."""
+
+    do: Literal["send"] = Field(default="send", description="send, the name of the operation")
     id: str = Field(description="the id of a session")
     text: str = Field(description="the text for the agent")
-    urgent: Flag = Field(False, description="true to interrupt the turn instead of waiting for the next prompt")
+    urgent: Flag = Field(default=False, description="true to interrupt the turn instead of waiting for the next prompt")
     at: DeliveryPoint | None = Field(
-        None, description=f"the point at which an urgent message is delivered: {', '.join(DeliveryPoint)}"
+        default=None, description=f"the point at which an urgent message is delivered: {', '.join(DeliveryPoint)}"
     )
 
     @property
@@ -149,11 +161,15 @@ class Close(Command):
 
 
 class Answer(Command):
-    do: Literal["answer"] = "answer"
+    """Answer a permission request."""
+
+    do: Literal["answer"] = Field(default="answer", description="answer, the name of the operation")
     id: str = Field(description="the id of a permission request")
     allow: Flag = Field(description="true to allow, false to deny")
-    always: Flag = Field(False, description="true to give the same answer to the same request later in the session")
-    because: str = Field("", description="the reason, for the record")
+    always: Flag = Field(
+        default=False, description="true to give the same answer to the same request later in the session"
+    )
+    because: str = Field(default="", description="the reason, for the record")
 
     @property
     def title(self) -> str:
@@ -161,13 +177,17 @@ class Answer(Command):
 
 
 class Steer(Command):
-    do: Literal["steer"] = "steer"
+    """Give a command about tasks of the running plan."""
+
+    do: Literal["steer"] = Field(default="steer", description="steer, the name of the operation")
     verb: Verb = Field(description="one of " + ", ".join(verb for verb in Verb if verb is not Verb.SPLIT))
-    tasks: tuple[str, ...] = Field((), description="a list of task ids")
-    all_planned: Flag = Field(False, description="true for all tasks that wait for approval before they begin")
-    on: tuple[str, ...] = Field((), description="a list of what blocked tasks wait for: tasks, or other things")
-    reason: str = Field("", description="the reason, for the record")
-    command_id: str | None = Field(None, description="an id of your own: a command with this id takes effect once")
+    tasks: tuple[str, ...] = Field(default=(), description="a list of task ids")
+    all_planned: Flag = Field(default=False, description="true for all tasks that wait for approval before they begin")
+    on: tuple[str, ...] = Field(default=(), description="a list of what blocked tasks wait for: tasks, or other things")
+    reason: str = Field(default="", description="the reason, for the record")
+    command_id: str | None = Field(
+        default=None, description="an id of your own: a command with this id takes effect once"
+    )
 
     @property
     def title(self) -> str:
@@ -191,12 +211,16 @@ class Steer(Command):
 
 
 class Split(Command):
-    do: Literal["split"] = "split"
+    """Split a task of the running plan into subtasks."""
+
+    do: Literal["split"] = Field(default="split", description="split, the name of the operation")
     task: str = Field(description="the id of the task")
     subtasks: str = Field(description="a list of tasks as YAML text, with the keys that the tasks of a plan have")
-    source: str = Field("subtasks", description="the name of that text in error messages")
-    reason: str = Field("", description="the reason, for the record")
-    command_id: str | None = Field(None, description="an id of your own: a command with this id takes effect once")
+    source: str = Field(default="subtasks", description="the name of that text in error messages")
+    reason: str = Field(default="", description="the reason, for the record")
+    command_id: str | None = Field(
+        default=None, description="an id of your own: a command with this id takes effect once"
+    )
 
     @property
     def title(self) -> str:
@@ -204,15 +228,20 @@ class Split(Command):
 
 
 class Stop(Command):
-    do: Literal["stop"] = "stop"
-    now: Flag = Field(False, description="true to abort everything instead of letting turns finish")
+    """End the supervisor, after the turns under way or at once."""
+
+    do: Literal["stop"] = Field(default="stop", description="stop, the name of the operation")
+    now: Flag = Field(default=False, description="true to abort everything instead of letting turns finish")
 
 
 class Compact(Request):
-    do: Literal["compact"] = "compact"
-    keep_s: Seconds | None = Field(None, description="the seconds for which entities are kept after their end")
+    """Move entities that ended long ago from the journal to the archive. Bounds that are given replace those of the
+    plan."""
+
+    do: Literal["compact"] = Field(default="compact", description="compact, the name of the operation")
+    keep_s: Seconds | None = Field(default=None, description="the seconds for which entities are kept after their end")
     records_max: Annotated[int, Strict(), Field(ge=1, le=INTEGER_MAX)] | None = Field(
-        None, description="the largest number of records to keep, 1 or more"
+        default=None, description="the largest number of records to keep, 1 or more"
     )
 
 

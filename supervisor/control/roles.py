@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Role(StrEnum):
-    """What the holder of a token may do, from the least to the most; an agent has less, whatever token it holds
+    """Rights of the holder of a token, from the least to the most; an agent has less, whatever token it holds
     (``callers``)."""
 
     READ = "read"

@@ -93,6 +93,7 @@ def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> 
         own_programs=agent_programs(),
         function=config.function,
         explain_retries=config.explain_retries,
+        max_sessions=config.max_sessions,
     )
 
 

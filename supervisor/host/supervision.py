@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import msgspec
@@ -187,6 +187,7 @@ class SupervisorCore:
         system.spawn(self.background, BACKGROUND_ACTOR, shutdown_s=END_S)
         system.on_event = ActorFailures(self.registry, self._pending_requests).handle
         self.services = Services(system, self._service_failed)
+        self._parts: dict[Callable[[SupervisorCore], object], object] = {}
         self._service_failure: ServiceFailed | None = None
 
     @property
@@ -200,6 +201,9 @@ class SupervisorCore:
         The secrets of the former agents are still redacted.
         """
         self._agents, self.session_services.settings = dict(agents), settings
+        limits = {name: profile.max_sessions for name, profile in agents.items()}
+        self.session_limits = {name: limit for name, limit in limits.items() if limit is not None}
+        """The largest number of tasks that may be at work at once with an agent, by the agent's name."""
         self.configured.set()
         self.configured = OneShotEvent()
         self.trust.policy = settings.access.value() if settings.access is not None else None
@@ -314,6 +318,13 @@ class SupervisorCore:
     def profile(self, name: str) -> AgentProfile | None:
         """Return the profile of the configured agent with that name, or ``None``."""
         return self._agents.get(name)
+
+    def part(self, make: Callable[[SupervisorCore], _T]) -> _T:
+        """Return the part of this supervisor that *make* makes: the same object at every call. For parts whose classes
+        are in packages above this one."""
+        if make not in self._parts:
+            self._parts[make] = make(self)
+        return cast(_T, self._parts[make])
 
     def new_id(self, wanted: str) -> str:
         """Return an id for an entity that is not a session; a number is appended if *wanted* was used in this

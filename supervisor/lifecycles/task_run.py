@@ -17,7 +17,7 @@ from supervisor.lifecycles.types import TransitionReason
 
 
 class TaskRun(Enum):
-    """The eleven states, spelled as in the specification."""
+    """State of a task run, spelled as in the specification."""
 
     PENDING = "PENDING"
     IN_PROGRESS = "IN_PROGRESS"

@@ -28,12 +28,15 @@ class Workstream(Enum):
 
 class WorkstreamData(msgspec.Struct, frozen=True, kw_only=True):
     """Data of a workstream: the number of its tasks, the start of the first one, the last error, and the workstream
-    whose cancelled and failed tasks it repeats, each from its checkpoint."""
+    whose cancelled and failed tasks it repeats, each from its checkpoint. ``key`` is the idempotency key of the request
+    for this run, and ``request`` a digest of the request."""
 
     tasks: int
     started_at: float | None = None
     last_error: str = ""
     resumes: str = ""
+    key: str = ""
+    request: str = ""
 
 
 class AllTasksCreated(Event, frozen=True, kw_only=True):

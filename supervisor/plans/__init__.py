@@ -15,6 +15,7 @@ from supervisor.plans.monitoring import (
     LivenessConfig,
     LoopsConfig,
     ModelErrorsConfig,
+    NotifyConfig,
     StallConfig,
     TestsStallConfig,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "LoopsConfig",
     "McpServerConfig",
     "ModelErrorsConfig",
+    "NotifyConfig",
     "PermissionRuleConfig",
     "PermissionsConfig",
     "Plan",

@@ -6,19 +6,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from pydantic import Field
 
 from supervisor.plans.fields import Amount, Duration, Flag, Model, Name, OwnedPath, Several
 from supervisor.policies.access import RIGHTS, AccessPolicy, Level, Rights
 
 
 class RightsConfig(Model):
-    """Rights of a task whose agent has a certain level: what it may change, and whether it may declare the network. A
-    field that is not given keeps the level's default."""
+    """Rights of a task whose agent has a certain level: what it may change, and whether it may declare the network."""
 
-    write: Flag | None = None
-    network: Flag | None = None
-    files_max: Amount | None = None
-    directories: Several[OwnedPath] = ()
+    write: Flag | None = Field(
+        default=None,
+        description="Whether tasks of this level may change files; by default those of all levels but untrusted.",
+    )
+    network: Flag | None = Field(
+        default=None,
+        description="Whether this level is given tasks that declare the network; by default trusted and elevated are.",
+    )
+    files_max: Amount | None = Field(
+        default=None,
+        description="Number of files that one task may change; by default 0, 5, 20 and 100, from the lowest level up.",
+    )
+    directories: Several[OwnedPath] = Field(
+        default=(), description="Directories of the repository that a task may change; []: all."
+    )
 
     def value(self, level: Level) -> Rights:
         given = {name: value for name, value in self.model_dump().items() if value is not None}
@@ -26,15 +37,25 @@ class RightsConfig(Model):
 
 
 class AccessConfig(Model):
-    """Graduated access: initial levels of named agents (others begin at the lowest level), seconds until a violation is
-    forgotten, and the rights of each level."""
+    """Graduated access: initial levels of agents, seconds until a violation is forgotten, and the rights of each
+    level."""
 
-    decay_s: Duration = 86_400.0
-    initial: Mapping[Name, Level] = {}
-    untrusted: RightsConfig = RightsConfig()
-    probationary: RightsConfig = RightsConfig()
-    trusted: RightsConfig = RightsConfig()
-    elevated: RightsConfig = RightsConfig()
+    decay_s: Duration = Field(
+        default=86_400.0, description="Seconds after a violation for which the agent earns no level."
+    )
+    initial: Mapping[Name, Level] = Field(
+        default={}, description="First levels of agents by name; other agents begin at untrusted."
+    )
+    untrusted: RightsConfig = Field(default=RightsConfig(), description="Rights of the lowest level.")
+    probationary: RightsConfig = Field(
+        default=RightsConfig(), description="Rights of the second level, which an agent earns with 1 closed task."
+    )
+    trusted: RightsConfig = Field(
+        default=RightsConfig(), description="Rights of the third level, which an agent earns with 3 closed tasks."
+    )
+    elevated: RightsConfig = Field(
+        default=RightsConfig(), description="Rights of the highest level, which an agent earns with 10 closed tasks."
+    )
 
     def value(self) -> AccessPolicy:
         said: dict[Level, RightsConfig] = {level: getattr(self, level.value) for level in Level}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from supervisor.agent_catalogue import (
     NO_QUIRKS,
@@ -50,13 +50,18 @@ _UNSUPPORTED_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 class McpServerConfig(Model):
-    """Tool server for an agent: a program (*command* and *env*) or an address (*url* and *headers*)."""
+    """MCP server for an agent: a program (*command* and *env*) or an address (*url* and *headers*)."""
 
-    command: Several[Text] = ()
-    env: Mapping[Text, Text] = {}
-    url: Text = ""
-    transport: Literal["http", "sse"] = "http"
-    headers: Mapping[Text, Text] = {}
+    command: Several[Text] = Field(
+        default=(),
+        description="Program and arguments of a server that speaks over standard input and output; give this or url.",
+    )
+    env: Mapping[Text, Text] = Field(
+        default={}, description="Environment variables of the server, in addition to those that the agent gives it."
+    )
+    url: Text = Field(default="", description="Address of a server; give this or command.")
+    transport: Literal["http", "sse"] = Field(default="http", description="Protocol that is spoken at url.")
+    headers: Mapping[Text, Text] = Field(default={}, description="HTTP headers that are sent to the server at url.")
 
     def problems(self) -> Iterator[Problem]:
         if bool(self.url) == bool(self.command and self.command[0]):
@@ -79,37 +84,91 @@ class AgentConfig(Model):
     """Agent of a plan: an agent of the catalogue (*known*), or an adapter and a program (a plug-in's adapter may know
     its program itself).
 
-    For a *known* agent the catalogue supplies what is not given here; *env* and *inherit_env* add to the catalogue's.
-    *arguments* follow the command. *cwd* defaults to the session's directory. The program gets *env* and our variables
-    named in *inherit_env*, and no other variables. *mode*, *model*, *auth*, *options* and *mcp_servers* are settings in
-    the agent's own words, for adapters that can pass them on. *servers* names programs that the agent keeps from turn
-    to turn, such as language servers, and that nothing waits for. *unguarded* confirms that *permissions* are not
-    effective for this agent, which may act without asking. *provider* names the provider of the agent's model: agents
-    with the same provider wait for it together. *explain_retries* says whether the agent's prompts may tell why a task
-    is tried again; the default follows from adapter and command (``AgentProfile.explains_retries``).
+    The program gets the variables of *env*, and those of the supervisor that *inherit_env* names, and no others; both
+    add to the catalogue's for a *known* agent. *mode*, *model*, *auth*, *options* and *mcp_servers* are settings in the
+    agent's own words, for adapters that can pass them on.
     """
 
-    known: Name | None = None
-    adapter: Annotated[Name, plugin_name("adapters", ADAPTERS)] = ""
-    command: Several[Text] = ()
-    arguments: Several[Text] = ()
-    mapping: Text | None = None
-    env: Mapping[Text, Text] = {}
-    inherit_env: Several[Text] = ()
-    cwd: Text | None = None
-    permissions: Permissions = PermissionsConfig()
-    operates: Several[Literal["abort", "answer", "compact", "send", "sessions", "stop", "tasks"]] = ()
-    unguarded: Flag = False
-    provider: Text = ""
-    network: Flag = False
-    explain_retries: Flag | None = None
-    mode: Text = ""
-    model: Text = ""
-    auth: Text = ""
-    options: Mapping[Text, Text] = {}
-    mcp_servers: Mapping[Name, McpServerConfig] = {}
-    servers: Several[Name] = ()
-    quirks: Quirks = NO_QUIRKS
+    known: Name | None = Field(
+        default=None,
+        description="Agent of the catalogue, such as claude, which supplies the keys that are left out.",
+    )
+    adapter: Annotated[Name, plugin_name("adapters", ADAPTERS)] = Field(
+        default="",
+        description=f"Protocol that the agent speaks: {', '.join(ADAPTERS)}, or a plug-in's; required without known.",
+    )
+    command: Several[Text] = Field(
+        default=(),
+        description="Program and its arguments, as a list. Required for command, acp and jsonl without known. With "
+        "adapter: command the prompt replaces {prompt} in the words, or else goes to standard input.",
+    )
+    arguments: Several[Text] = Field(default=(), description="Arguments that follow the command.")
+    mapping: Text | None = Field(
+        default=None,
+        description="Path of the file that maps lines of the program to events, for adapter: jsonl without known.",
+    )
+    env: Mapping[Text, Text] = Field(
+        default={}, description="Environment variables of the agent, in addition to those of a known agent."
+    )
+    inherit_env: Several[Text] = Field(
+        default=(),
+        description="Variables that are copied from the supervisor's environment; those not set there are left out.",
+    )
+    cwd: Text | None = Field(
+        default=None,
+        description="Working directory, at or below the directory of the plan; by default that of the run.",
+    )
+    permissions: Permissions = Field(
+        default=PermissionsConfig(),
+        description="Answers to the agent's requests for permission: rules, or one word for all requests.",
+    )
+    operates: Several[Literal["abort", "answer", "compact", "send", "sessions", "stop", "tasks"]] = Field(
+        default=(),
+        description="Requests that the agent may make beyond its own session and the sessions below it.",
+    )
+    unguarded: Flag = Field(
+        default=False,
+        description="Whether a plan that denies or asks is accepted although the agent may act without asking.",
+    )
+    provider: Text = Field(
+        default="",
+        description="Name of the provider of the agent's model; agents with the same provider wait for it together.",
+    )
+    network: Flag = Field(
+        default=False,
+        description="Whether the agent needs the network for its work, in addition to its model's provider.",
+    )
+    explain_retries: Flag | None = Field(
+        default=None,
+        description="Whether a prompt sent again says why; by default yes, unless the command may execute prompts.",
+    )
+    mode: Text = Field(
+        default="",
+        description="Id of the mode in which the agent works, if the adapter can pass it on; by default the agent's.",
+    )
+    model: Text = Field(
+        default="",
+        description="Id of the model that the agent uses, if the adapter can pass it on; by default the agent's.",
+    )
+    auth: Text = Field(
+        default="", description="Id of the login method that the agent may use by itself when it asks for a login."
+    )
+    options: Mapping[Text, Text] = Field(default={}, description="Other settings of the agent, by their ids.")
+    mcp_servers: Mapping[Name, McpServerConfig] = Field(
+        default={}, description="MCP servers by name, which the agent starts itself."
+    )
+    servers: Several[Name] = Field(
+        default=(),
+        description="Programs that the agent keeps from turn to turn, such as gopls, and that nothing waits for.",
+    )
+    quirks: Quirks = Field(
+        default=NO_QUIRKS,
+        description="Behaviour of the agent that differs from its protocol; by default that of the known agent.",
+    )
+    max_sessions: Count | None = Field(
+        default=None,
+        description="Largest number of tasks at work with the agent at once, in all plans of the supervisor together.",
+    )
     _function: AgentFunction | None = PrivateAttr(None)
 
     @classmethod
@@ -272,18 +331,26 @@ class WorkerConfig(Model):
     """Worker: the number of tasks it takes at once, its roles and capabilities, and the limits after which it counts as
     lost.
 
-    A worker sends a heartbeat every *heartbeat_s* seconds and is checked every *check_s* seconds; *misses_max* missed
-    heartbeats make it unresponsive, and *shutdown_s* seconds of silence end it. Heartbeats must not be rarer than the
-    checks: each check without a heartbeat since the last one counts as a missed one.
+    Heartbeats must not be rarer than the checks: each check without a heartbeat since the last one counts as a missed
+    one.
     """
 
-    slots: Count = 1
-    roles: Several[Name] = ()
-    capabilities: Several[Name] = ()
-    heartbeat_s: Duration = 10.0
-    check_s: Duration = 30.0
-    misses_max: Count = 3
-    shutdown_s: Duration = 180.0
+    slots: Count = Field(default=1, description="Number of tasks that the worker takes at once.")
+    roles: Several[Name] = Field(
+        default=(), description="Roles of the worker; a task with a role needs a worker that has it."
+    )
+    capabilities: Several[Name] = Field(
+        default=(), description="Capabilities of the worker; a task needs a worker that has all that the task names."
+    )
+    heartbeat_s: Duration = Field(
+        default=10.0, description="Seconds between two heartbeats of the worker, at most check_s."
+    )
+    check_s: Duration = Field(default=30.0, description="Seconds between two checks of the heartbeats.")
+    misses_max: Count = Field(
+        default=3,
+        description="Missing heartbeats after which the worker is unresponsive and its tasks go to other workers.",
+    )
+    shutdown_s: Duration = Field(default=180.0, description="Seconds of silence after which the worker is shut down.")
 
     def problems(self) -> Iterator[Problem]:
         # A heartbeat that is due with a check may come after it.

@@ -105,12 +105,21 @@ def counted_ends(ends: Iterable[str]) -> str:
     return ", ".join(f"{counts[one]} {one}" for one in (*TaskEnd, "open") if counts[one])
 
 
+class SubmittedRun(NamedTuple):
+    """A run that was submitted with an idempotency key: its workstream, and the digest of the request."""
+
+    workstream: str
+    request: str
+
+
 class EarlierRuns(NamedTuple):
     """The newest run of each plan: ids of the workstreams that have ended, by the digest of the plan's tasks, and runs
-    that have ended or were interrupted, by the plan's name."""
+    that have ended or were interrupted, by the plan's name. Also every run that was submitted with a key, by the
+    key."""
 
     by_tasks: dict[str, str]
     by_name: dict[str, EarlierRun]
+    by_key: dict[str, SubmittedRun]
 
     def forget(self, workstream_id: str) -> None:
         """Remove a run: its result was reported, it has no result, or it is continued."""
@@ -124,7 +133,7 @@ def find_earlier_runs(rows: Collection[EntityRow]) -> EarlierRuns:
     """Find the newest run of each plan. Subtasks do not count for the digest: they follow from their parents, or from
     the run."""
     tasks: dict[str, dict[str, EarlierTask]] = {}
-    by_tasks, by_name = dict[str, str](), dict[str, EarlierRun]()
+    by_tasks, by_name, by_key = dict[str, str](), dict[str, EarlierRun](), dict[str, SubmittedRun]()
     for row in rows:
         if row.kind == Kind.TASK:
             data = msgspec.json.decode(row.data, type=TaskData)
@@ -133,12 +142,14 @@ def find_earlier_runs(rows: Collection[EntityRow]) -> EarlierRuns:
                     Task(row.state), data.digest, task_end(row.state, data.ended_as)
                 )
     for row in sorted((row for row in rows if row.kind == Kind.WORKSTREAM), key=lambda row: row.born_seq):
-        before = msgspec.json.decode(row.data, type=WorkstreamData).resumes
-        own = tasks[row.id] = {**tasks.get(before, {}), **tasks.get(row.id, {})}
+        stream = msgspec.json.decode(row.data, type=WorkstreamData)
+        own = tasks[row.id] = {**tasks.get(stream.resumes, {}), **tasks.get(row.id, {})}
+        if stream.key:
+            by_key.setdefault(stream.key, SubmittedRun(row.id, stream.request))
         plan_name = re.sub(r"-\d+$", "", row.id.removeprefix("workstream:"))
         by_tasks[_digest({name: one.digest for name, one in own.items()})] = row.id if row.ended else ""
         by_name[plan_name] = EarlierRun(row.id, row.state, row.ended, own)
-    return EarlierRuns(by_tasks, by_name)
+    return EarlierRuns(by_tasks, by_name, by_key)
 
 
 def tasks_digest(plan: Plan, settings: Settings) -> str:
@@ -162,12 +173,23 @@ def _runs(rows: Collection[EntityRow]) -> dict[str, dict[str, InterruptedTask]]:
     return {run: tasks for run, tasks in runs.items() if run in live}
 
 
-def continued(plan: Plan, settings: Settings, rows: Collection[EntityRow]) -> Mapping[str, InterruptedTask]:
+def continued(
+    plan: Plan, settings: Settings, rows: Collection[EntityRow], run: str = "", *, is_recorded: bool = False
+) -> Mapping[str, InterruptedTask]:
     """Return the tasks that *plan* continues, by name: the tasks of the newest interrupted run that *plan* can
-    continue."""
-    for tasks in reversed(_runs(rows).values()):
+    continue.
+
+    Args:
+        plan: the plan as it is now.
+        settings: settings that the digests of tasks depend on.
+        rows: the rows of all entities in the journal.
+        run: the only run that may be continued; ``""`` for any.
+        is_recorded: whether *plan* is the plan that was recorded with *run*. Then its tasks are those of the run; their
+            digests may differ, since secrets are redacted in the record.
+    """
+    for found, tasks in reversed(_runs(rows).items()):
         with suppress(BadPlan):  # the subtasks of that run do not fit into this plan
-            if _continues(plan, settings, tasks):
+            if run in ("", found) and (is_recorded or _continues(plan, settings, tasks)):
                 return tasks
     return {}
 

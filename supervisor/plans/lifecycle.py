@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from pydantic import Field
+
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percentage, Seconds, Several, Share
@@ -16,6 +18,7 @@ from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Percen
 _RUN: Final = TaskRunData()
 _SAVED: Final = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CIRCUIT_OPEN, TaskRun.CANCELLED)
 """States of a task run in which an attempt has ended, so that there is work to save."""
+_SAVED_NAMES: Final = ", ".join(one.value for one in _SAVED)
 
 
 class CircuitBreakerConfig(Model):
@@ -24,22 +27,34 @@ class CircuitBreakerConfig(Model):
     Without a circuit breaker a task is given up when its attempts are used up, and is never probed.
     """
 
-    enabled: Flag = True
-    max_error_repeats: Amount = _RUN.max_error_repeats
-    cooldown_period: Seconds = _RUN.cooldown_s
-    probes_max: Amount = _RUN.probes_max
+    enabled: Flag = Field(
+        default=True,
+        description="Whether the circuit breaker is used; false: all max_attempts attempts are made, and no probe.",
+    )
+    max_error_repeats: Amount = Field(
+        default=_RUN.max_error_repeats, description="Repeats of the same error; one more opens the circuit."
+    )
+    cooldown_period: Seconds = Field(
+        default=_RUN.cooldown_s, description="Seconds from the opening of the circuit to a probe."
+    )
+    probes_max: Amount = Field(
+        default=_RUN.probes_max, description="Number of probes, which are single attempts after a time-out or a stall."
+    )
 
 
 class CheckpointConfig(Model):
     """States of a task run in which the work so far is saved, so that a later run can continue it."""
 
-    enabled: Flag = True
-    save_on_states: Several[TaskRun] = (TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN)
+    enabled: Flag = Field(default=True, description="Whether the work of a task run is saved.")
+    save_on_states: Several[TaskRun] = Field(
+        default=(TaskRun.COMPLETED, TaskRun.FAILED, TaskRun.CIRCUIT_OPEN),
+        description=f"States of a task run in which its work is saved, of {_SAVED_NAMES}.",
+    )
 
     def problems(self) -> Iterator[Problem]:
         for number, state in enumerate(self.save_on_states):
             if state not in _SAVED:
-                words = f"no attempt ends in {state.value}; use {', '.join(one.value for one in _SAVED)}"
+                words = f"no attempt ends in {state.value}; use {_SAVED_NAMES}"
                 yield ("save_on_states", number), words
                 return
 
@@ -47,18 +62,47 @@ class CheckpointConfig(Model):
 class TaskLifecycle(Model):
     """Time-outs, retries, the circuit breaker, and what is kept of an attempt."""
 
-    default_timeout: Duration | None = None
-    validation_timeout: Duration = 30.0
-    max_attempts: Count = _RUN.max_attempts
-    base_retry_delay: Seconds = _RUN.base_delay_s
-    max_retry_delay: Seconds = _RUN.max_delay_s
-    jitter_percentage: Percentage = _RUN.jitter * 100
-    provider_patience_s: Seconds = _RUN.provider_patience_s
-    provider_wait_max_s: Seconds = _RUN.provider_wait_max_s
-    circuit_breaker: CircuitBreakerConfig = CircuitBreakerConfig()
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    cleanup_on_cancel: Flag = True
-    save_partial_output: Flag = True
+    default_timeout: Duration | None = Field(
+        default=None,
+        description="Seconds that an attempt may take, unless the task has timeout_s or scope; by default "
+        "limits.turn_timeout_s if the plan sets it, else 1800, or 300 for an agent with adapter: command "
+        "that is not in the catalogue.",
+    )
+    validation_timeout: Duration = Field(
+        default=30.0, description="Seconds that an acceptance test may take, unless the test has timeout_s."
+    )
+    max_attempts: Count = Field(default=_RUN.max_attempts, description="Number of attempts of a task run.")
+    base_retry_delay: Seconds = Field(
+        default=_RUN.base_delay_s,
+        description="Seconds of the pause before the second attempt; the pause doubles with each failure.",
+    )
+    max_retry_delay: Seconds = Field(
+        default=_RUN.max_delay_s, description="Seconds of the longest pause; not less than base_retry_delay."
+    )
+    jitter_percentage: Percentage = Field(
+        default=_RUN.jitter * 100, description="Random change of a pause, up or down, in per cent of the pause."
+    )
+    provider_patience_s: Seconds = Field(
+        default=_RUN.provider_patience_s,
+        description="Seconds for which the attempts of a task run may fail by errors of the model's provider.",
+    )
+    provider_wait_max_s: Seconds = Field(
+        default=_RUN.provider_wait_max_s,
+        description="Seconds of the longest wait that an error of the provider may ask for.",
+    )
+    circuit_breaker: CircuitBreakerConfig = Field(
+        default=CircuitBreakerConfig(), description="Circuit breaker, which stops a task run that repeats an error."
+    )
+    checkpoint: CheckpointConfig = Field(
+        default=CheckpointConfig(), description="States in which the work of a task run is saved."
+    )
+    cleanup_on_cancel: Flag = Field(
+        default=True, description="Whether the worktree of a cancelled task is removed; false keeps it and its branch."
+    )
+    save_partial_output: Flag = Field(
+        default=True,
+        description="Whether the last 4,000 characters of the output of a failed or cancelled attempt are kept.",
+    )
 
     def problems(self) -> Iterator[Problem]:
         if self.base_retry_delay > self.max_retry_delay:
@@ -84,7 +128,9 @@ class TaskLifecycle(Model):
 
 
 class RetryBudgetConfig(Model):
-    """Retries that a workstream may use in total: a share of its tasks, but at least *least*."""
+    """Retries that a workstream may use in total."""
 
-    share: Share = 0.2
-    least: Amount = 10
+    share: Share = Field(
+        default=0.2, description="Retries that all tasks may use together, as a share of the number of tasks."
+    )
+    least: Amount = Field(default=10, description="Number of retries that the workstream may use in any case.")

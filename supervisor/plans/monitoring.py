@@ -24,16 +24,26 @@ from supervisor.ports.notices import NoticeKind, NoticeTarget
 _LOOPS, _LIVENESS, _TROUBLE = LoopLimits(), Liveness(), ModelLimits()
 
 Dollars = Annotated[float, Strict(), Field(gt=0, allow_inf_nan=False)]
+ChecksToWake = Annotated[Count, Field(description="Checks without progress until the agent gets a message.")]
+ChecksToStop = Annotated[
+    Count,
+    Field(description="Checks without progress until the turn is interrupted, and the agent asked why; above wake."),
+]
+ChecksToKill = Annotated[Count, Field(description="Checks without progress until the session is aborted; above stop.")]
 
 
 class BudgetConfig(Model):
     """Budget of one scope, including everything below it; a field that is not given is not limited there."""
 
-    tokens: Count | None = None
-    cost_usd: Dollars | None = None
-    turns: Count | None = None
-    tool_calls: Count | None = None
-    wall_s: Duration | None = None
+    tokens: Count | None = Field(
+        default=None, description="Number of tokens, input and output together, as reported by the agents."
+    )
+    cost_usd: Dollars | None = Field(default=None, description="US dollars, as reported by the agents.")
+    turns: Count | None = Field(default=None, description="Number of turns; a turn that is tried again counts again.")
+    tool_calls: Count | None = Field(default=None, description="Number of tool calls.")
+    wall_s: Duration | None = Field(
+        default=None, description="Seconds of turns, summed: two turns at once use two seconds per second."
+    )
 
     def value(self) -> Budget:
         return msgspec.convert(self.model_dump(), Budget)
@@ -42,20 +52,28 @@ class BudgetConfig(Model):
 class HandBackConfig(Model):
     """Budget of the turn in which a session hands back its work after its own budget is spent."""
 
-    wall_s: Duration = 60.0
-    tool_calls: Count = 10
-    tokens: Count | None = None
-    cost_usd: Dollars | None = None
+    wall_s: Duration = Field(default=60.0, description="Seconds that the turn may take.")
+    tool_calls: Count = Field(default=10, description="Number of tool calls in the turn.")
+    tokens: Count | None = Field(
+        default=None, description="Number of tokens in the turn; by default a tenth of the narrowest limit."
+    )
+    cost_usd: Dollars | None = Field(
+        default=None, description="US dollars in the turn; by default a tenth of the narrowest limit."
+    )
 
     def value(self) -> Budget:
         return msgspec.convert(self.model_dump(), Budget)
 
 
 class LoopsConfig(Model):
-    """Number of identical calls and identical edits in a row with nothing new in between; 0 is no limit."""
+    """Loops: the number of identical calls and identical edits with nothing new in between; 0 is no limit."""
 
-    same_call_max: Amount = _LOOPS.same_call_max
-    same_edit_max: Amount = _LOOPS.same_edit_max
+    same_call_max: Amount = Field(
+        default=_LOOPS.same_call_max, description="Number of times that the same tool call may repeat; 0: no limit."
+    )
+    same_edit_max: Amount = Field(
+        default=_LOOPS.same_edit_max, description="Number of times that the same edit may repeat; 0: no limit."
+    )
 
     def value(self) -> LoopLimits:
         return msgspec.convert(self.model_dump(), LoopLimits)
@@ -63,15 +81,25 @@ class LoopsConfig(Model):
 
 class ModelErrorsConfig(Model):
     """Failures of an agent's model in a row, and requests without any effect, before the turn is ended; 0 is no limit.
+    Requests are counted if the agent reports them."""
 
-    A problem listed in *at_once* ends the turn the first time. Requests are counted if the agent reports them.
-    """
-
-    retries_max: Amount = _TROUBLE.retries_max
-    at_once: Several[ModelProblem] = _TROUBLE.at_once
-    fruitless_max: Amount = _TROUBLE.fruitless_max
-    requests_max: Amount = _TROUBLE.requests_max
-    within_s: Duration = _TROUBLE.within_s
+    retries_max: Amount = Field(
+        default=_TROUBLE.retries_max,
+        description="Failures of the model in a row, retries by the agent and by the supervisor together; 0: no limit.",
+    )
+    at_once: Several[ModelProblem] = Field(
+        default=_TROUBLE.at_once, description="Problems that end the turn the first time."
+    )
+    fruitless_max: Amount = Field(
+        default=_TROUBLE.fruitless_max,
+        description="Number of requests to the model with nothing new in between; 0: no limit.",
+    )
+    requests_max: Amount = Field(
+        default=_TROUBLE.requests_max, description="Number of requests to the model within within_s; 0: no limit."
+    )
+    within_s: Duration = Field(
+        default=_TROUBLE.within_s, description="Seconds of the window in which requests_max counts."
+    )
 
     def value(self) -> ModelLimits:
         return msgspec.convert(self.model_dump(), ModelLimits)
@@ -80,9 +108,9 @@ class ModelErrorsConfig(Model):
 class StallConfig(Model):
     """Snapshots in a row without a sign of life after which an agent is woken up, asked to stop, and killed."""
 
-    wake: Count = _LIVENESS.default.wake
-    stop: Count = _LIVENESS.default.stop
-    kill: Count = _LIVENESS.default.kill
+    wake: ChecksToWake = _LIVENESS.default.wake
+    stop: ChecksToStop = _LIVENESS.default.stop
+    kill: ChecksToKill = _LIVENESS.default.kill
 
     def problems(self) -> Iterator[Problem]:
         if not self.wake < self.stop < self.kill:
@@ -92,42 +120,54 @@ class StallConfig(Model):
 class LargeStallConfig(StallConfig):
     """Stall limits of large tasks."""
 
-    wake: Count = _LIVENESS.large.wake
-    stop: Count = _LIVENESS.large.stop
-    kill: Count = _LIVENESS.large.kill
+    wake: ChecksToWake = _LIVENESS.large.wake
+    stop: ChecksToStop = _LIVENESS.large.stop
+    kill: ChecksToKill = _LIVENESS.large.kill
 
 
 class TestsStallConfig(StallConfig):
     """Stall limits while tests may run."""
 
-    wake: Count = _LIVENESS.tests.wake
-    stop: Count = _LIVENESS.tests.stop
-    kill: Count = _LIVENESS.tests.kill
+    wake: ChecksToWake = _LIVENESS.tests.wake
+    stop: ChecksToStop = _LIVENESS.tests.stop
+    kill: ChecksToKill = _LIVENESS.tests.kill
 
 
 class LivenessConfig(Model):
     """Seconds between liveness snapshots (0 for none), and the stall limits."""
 
-    snapshot_s: Seconds = _LIVENESS.snapshot_s
-    default: StallConfig = StallConfig()
-    large: LargeStallConfig = LargeStallConfig()
-    tests: TestsStallConfig = TestsStallConfig()
+    snapshot_s: Seconds = Field(default=_LIVENESS.snapshot_s, description="Seconds between two checks; 0: no check.")
+    default: StallConfig = Field(
+        default=StallConfig(), description="Stall limits where neither large nor tests applies."
+    )
+    large: LargeStallConfig = Field(
+        default=LargeStallConfig(), description="Stall limits of tasks with scope: large or xl."
+    )
+    tests: TestsStallConfig = Field(
+        default=TestsStallConfig(), description="Stall limits while a tool call is open, which may be running tests."
+    )
 
     def value(self) -> Liveness:
         return msgspec.convert(self.model_dump(), Liveness)
 
 
 class NotifyConfig(Model):
-    """Receiver of notices, a command or a web address. *kinds* are the kinds of notices that it gets.
+    """Receiver of notices: a command or a web address."""
 
-    The *command* gets each notice as one line of JSON on its standard input, and has accepted it by exit status 0. To
-    the *url* the JSON is posted with *headers*; it has accepted the notice by a status below 400.
-    """
-
-    kinds: Several[NoticeKind] = tuple(NoticeKind)
-    command: Several[Text] = ()
-    url: Text = ""
-    headers: Mapping[Text, Text] = {}
+    kinds: Several[NoticeKind] = Field(
+        default=tuple(NoticeKind), description="Kinds of notices that the receiver gets; by default all."
+    )
+    command: Several[Text] = Field(
+        default=(),
+        description="Program and its arguments, as a list, which gets each notice as one line of JSON on its standard "
+        "input, and accepts the notice with exit status 0; give this or url.",
+    )
+    url: Text = Field(
+        default="",
+        description="Web address to which each notice is posted as JSON, and which accepts the notice with a status "
+        "below 400; give this or command.",
+    )
+    headers: Mapping[Text, Text] = Field(default={}, description="HTTP headers that are sent to url.")
 
     def problems(self) -> Iterator[Problem]:
         if bool(self.command) == bool(self.url):

@@ -22,11 +22,20 @@ def _listed(kinds: Any) -> Any:
 class PermissionRuleConfig(Model):
     """Decision for requests that match all given criteria: kinds of tool, and patterns for title, tool and path."""
 
-    then: Decision
-    kind: Annotated[tuple[Name, ...], BeforeValidator(_listed, json_schema_input_type=Name | tuple[Name, ...])] = ()
-    title: Pattern | None = None
-    tool: Pattern | None = None
-    path: Pattern | None = None
+    then: Decision = Field(description="Decision for a request that matches the rule; ask: an operator decides.")
+    kind: Annotated[tuple[Name, ...], BeforeValidator(_listed, json_schema_input_type=Name | tuple[Name, ...])] = Field(
+        default=(), description=f"Kind of tool, or several: {', '.join(CALL_KINDS)}; by default any."
+    )
+    title: Pattern | None = Field(
+        default=None,
+        description="Pattern for the title that the agent gives the request, for example git *; by default any.",
+    )
+    tool: Pattern | None = Field(default=None, description="Pattern for the agent's name of the tool; by default any.")
+    path: Pattern | None = Field(
+        default=None,
+        description="Pattern for the files that the request names, relative to the agent's working directory; by "
+        "default any. A rule that allows must match all of the files.",
+    )
 
     def problems(self) -> Iterator[Problem]:
         if not any(getattr(self, key) for key in _KEYS):
@@ -42,12 +51,18 @@ class PermissionRuleConfig(Model):
 
 
 class PermissionsConfig(Model):
-    """Permissions: the first rule that matches decides, else *default*. A person has *answer_within_s* seconds to
-    answer; then the request is denied."""
+    """Permissions: rules in order, and the decision where none matches."""
 
-    default: Decision = Decision.ALLOW
-    rules: Several[PermissionRuleConfig] = ()
-    answer_within_s: Duration = ANSWER_WITHIN_S
+    default: Decision = Field(
+        default=Decision.ALLOW, description="Decision for a request that no rule matches; ask: an operator decides."
+    )
+    rules: Several[PermissionRuleConfig] = Field(
+        default=(), description="Rules in order; the first rule that matches decides."
+    )
+    answer_within_s: Duration = Field(
+        default=ANSWER_WITHIN_S,
+        description="Seconds that an operator has to answer; after that the permission is denied.",
+    )
 
     def value(self) -> PermissionPolicy:
         rules = tuple(rule.value() for rule in self.rules)

@@ -42,20 +42,40 @@ def _without_functions(given: Any) -> Any:
 
 
 class Plan(Settings):
-    """Workstream: agents, tasks, workers, and the rules for retries, approval and validation. With *fail_fast* the run
-    ends at the first task that has failed for good, as if every task were ``critical``."""
+    """Workstream: agents, tasks, workers, and the rules for retries, approval and validation."""
 
-    agents: Annotated[Mapping[Name, AgentConfig | AgentFunction], _OrFunctions()] = Field(min_length=1)
-    tasks: Several[TaskConfig] = Field(min_length=1)
-    workstream: Name = "plan"
-    budget: Annotated[BudgetConfig | Budget, OR_VALUE] = BudgetConfig()
-    workers: Mapping[Name, WorkerConfig] = {}
-    task_lifecycle: TaskLifecycle = TaskLifecycle()
-    retry_budget: RetryBudgetConfig = RetryBudgetConfig()
-    approve_plan: Flag = False
-    fail_fast: Flag = False
-    validation: Several[AcceptanceConfig] = ()
-    review: ReviewConfig | None = None
+    agents: Annotated[Mapping[Name, AgentConfig | AgentFunction], _OrFunctions()] = Field(
+        min_length=1, description="Agents by name, at least one."
+    )
+    tasks: Several[TaskConfig] = Field(min_length=1, description="Tasks in any order, at least one.")
+    workstream: Name = Field(default="plan", description="Name of the workstream, which is the plan as it runs.")
+    budget: Annotated[BudgetConfig | Budget, OR_VALUE] = Field(
+        default=BudgetConfig(), description="Budget of the whole workstream; by default nothing is limited."
+    )
+    workers: Mapping[Name, WorkerConfig] = Field(
+        default={},
+        description="Workers by name; by default one, local, which takes any task and has max_sessions slots.",
+    )
+    task_lifecycle: TaskLifecycle = Field(
+        default=TaskLifecycle(),
+        description="Time-outs and retries of the attempts at a task, and what is kept of an attempt.",
+    )
+    retry_budget: RetryBudgetConfig = Field(
+        default=RetryBudgetConfig(), description="Retries that all tasks of the workstream may use together."
+    )
+    approve_plan: Flag = Field(
+        default=False, description="Whether every task waits for an approval before it is worked on."
+    )
+    fail_fast: Flag = Field(
+        default=False,
+        description="Whether the run ends at the first task that has failed for good, as if every task were critical.",
+    )
+    validation: Several[AcceptanceConfig] = Field(
+        default=(), description="Acceptance tests of the merged result; if one fails, the workstream has failed."
+    )
+    review: ReviewConfig | None = Field(
+        default=None, description="Review of every task that has no review of its own; by default there is none."
+    )
 
     @property
     def agent_configs(self) -> Mapping[str, AgentConfig]:

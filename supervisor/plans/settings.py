@@ -43,13 +43,22 @@ _LADDER, _LIMITS = StageBudgets(), SessionLimits()
 
 
 class StageBudgetsConfig(Model):
-    """Budget of each termination stage in seconds. ``request_s`` is also the time in which an agent must report the end
-    of a tool call whose processes were killed."""
+    """Budget of each termination stage in seconds."""
 
-    request_s: Seconds = _LADDER.request_s
-    cancel_s: Seconds = _LADDER.cancel_s
-    terminate_s: Seconds = _LADDER.terminate_s
-    kill_s: Seconds = _LADDER.kill_s
+    request_s: Seconds = Field(
+        default=_LADDER.request_s,
+        description="Seconds in which the agent is asked to end, or to report the end of a tool call that was killed.",
+    )
+    cancel_s: Seconds = Field(
+        default=_LADDER.cancel_s, description="Seconds that the target has to end after its cancel scope was cancelled."
+    )
+    terminate_s: Seconds = Field(
+        default=_LADDER.terminate_s, description="Seconds that the processes have to end after SIGTERM."
+    )
+    kill_s: Seconds = Field(
+        default=_LADDER.kill_s,
+        description="Seconds that the processes have to end after SIGKILL; those that survive are reported.",
+    )
 
     def value(self) -> StageBudgets:
         return msgspec.convert(self.model_dump(), StageBudgets)
@@ -58,9 +67,16 @@ class StageBudgetsConfig(Model):
 class PolicyConfig(Model):
     """Levels that an abort may cross, and the budgets of the termination stages."""
 
-    tool_to_sibling: Flag = False
-    sibling_to_session: Flag = False
-    ladder: Annotated[StageBudgetsConfig | StageBudgets, OR_VALUE] = StageBudgetsConfig()
+    tool_to_sibling: Flag = Field(
+        default=False, description="Whether the abort of a tool call also ends the siblings of its session."
+    )
+    sibling_to_session: Flag = Field(
+        default=False, description="Whether an abort that reached the siblings also ends their parent session."
+    )
+    ladder: Annotated[StageBudgetsConfig | StageBudgets, OR_VALUE] = Field(
+        default=StageBudgetsConfig(),
+        description="Seconds for each termination stage: request, cancel, terminate and kill.",
+    )
 
     def value(self) -> AbortPolicy:
         return msgspec.convert(self.model_dump(), AbortPolicy)
@@ -69,21 +85,61 @@ class PolicyConfig(Model):
 class LimitsConfig(Model):
     """Limits of each session."""
 
-    max_consecutive_errors: Count = _LIMITS.max_consecutive_errors
-    max_total_errors: Count = _LIMITS.max_total_errors
-    backoff_base_ms: Milliseconds = _LIMITS.backoff_base_ms
-    backoff_cap_ms: Milliseconds = _LIMITS.backoff_cap_ms
-    grace_s: Seconds = _LIMITS.grace_s
-    steer_grace_s: Seconds = _LIMITS.steer_grace_s
-    spawn_deadline_s: Seconds = _LIMITS.spawn_deadline_s
-    turn_timeout_s: Seconds = _LIMITS.turn_timeout_s
-    settle_s: Seconds = _LIMITS.settle_s
-    stable_after_s: Seconds = _LIMITS.stable_after_s
-    restarts_max: Count = _LIMITS.restarts_max
-    restarts_within_s: Seconds = _LIMITS.restarts_within_s
-    waiting_max: Count = _LIMITS.waiting_max
-    stall_threshold_s: Seconds = _LIMITS.stall_threshold_s
-    merging_stall_s: Seconds = _LIMITS.merging_stall_s
+    max_consecutive_errors: Count = Field(
+        default=_LIMITS.max_consecutive_errors,
+        description="Failures in a row after which the session gives up; a start of its agent resets the count.",
+    )
+    max_total_errors: Count = Field(
+        default=_LIMITS.max_total_errors, description="Failures in all after which the session gives up."
+    )
+    backoff_base_ms: Milliseconds = Field(
+        default=_LIMITS.backoff_base_ms,
+        description="Milliseconds of the pause before the second try; the pause doubles with each failure in a row.",
+    )
+    backoff_cap_ms: Milliseconds = Field(
+        default=_LIMITS.backoff_cap_ms, description="Milliseconds of the longest pause before a try."
+    )
+    grace_s: Seconds = Field(
+        default=_LIMITS.grace_s,
+        description="Seconds that an interrupted agent has to end its turn before it is killed.",
+    )
+    steer_grace_s: Seconds = Field(
+        default=_LIMITS.steer_grace_s,
+        description="Seconds that an agent has to accept a message within its turn; then the turn is interrupted.",
+    )
+    spawn_deadline_s: Seconds = Field(
+        default=_LIMITS.spawn_deadline_s,
+        description="Seconds from the launch of an agent within which it must be ready.",
+    )
+    turn_timeout_s: Seconds = Field(
+        default=_LIMITS.turn_timeout_s, description="Seconds that a turn may take, unless its task has a time-out."
+    )
+    settle_s: Seconds = Field(
+        default=_LIMITS.settle_s,
+        description="Seconds that processes of a task's turn may run on after it before they are ended.",
+    )
+    stable_after_s: Seconds = Field(
+        default=_LIMITS.stable_after_s,
+        description="Seconds that an agent must run before a failure no longer counts as in a row; 0: a start will do.",
+    )
+    restarts_max: Count = Field(
+        default=_LIMITS.restarts_max,
+        description="Failures of a started agent within restarts_within_s; at the next one the session gives up.",
+    )
+    restarts_within_s: Seconds = Field(
+        default=_LIMITS.restarts_within_s, description="Seconds of the window in which restarts_max counts."
+    )
+    waiting_max: Count = Field(
+        default=_LIMITS.waiting_max,
+        description="Number of messages, and of prompts, that may wait for a session; one more is refused.",
+    )
+    stall_threshold_s: Seconds = Field(
+        default=_LIMITS.stall_threshold_s, description="Seconds of silence after which an agent is shown as STALLED."
+    )
+    merging_stall_s: Seconds = Field(
+        default=_LIMITS.merging_stall_s,
+        description="Seconds of silence after which an agent that merges is shown as STALLED.",
+    )
 
     def value(self) -> SessionLimits:
         return msgspec.convert(self.model_dump(), SessionLimits)
@@ -96,57 +152,115 @@ class RetentionConfig(Model):
     """Ended entities that the journal keeps, and the seconds between moves of the rest to the archive; null is no
     limit."""
 
-    keep_s: Seconds | None = _KEPT.keep_s
-    records_max: Count | None = _KEPT.records_max
-    every_s: Annotated[float, Strict(), Field(ge=1, allow_inf_nan=False)] = 3600.0
+    keep_s: Seconds | None = Field(
+        default=_KEPT.keep_s, description="Seconds that an ended entity stays in the journal; null: for ever."
+    )
+    records_max: Count | None = Field(
+        default=_KEPT.records_max,
+        description="Records above which the oldest ended entities leave the journal earlier; null: no limit.",
+    )
+    every_s: Annotated[float, Strict(), Field(ge=1, allow_inf_nan=False)] = Field(
+        default=3600.0, description="Seconds between two compactions, at least 1; each moves records to the archive."
+    )
 
     def value(self) -> Retention:
         return Retention(keep_s=self.keep_s, records_max=self.records_max)
 
 
 class RecoveryConfig(Model):
-    """Policy for the work of a supervisor that died.
+    """Policy for the work of a supervisor that died."""
 
-    ``sessions``: ``resume`` sessions whose conversation can be loaded again or that have none to lose, and stop the
-    rest; ``restart`` the rest too, each in a new conversation with its prompt sent again; or ``stop`` all of them.
-    ``orphans``: a task whose session is lost becomes ``open`` for another session at most ``max_retries`` times, or
-    ``failed``, or ``done``.
-    """
-
-    sessions: Literal["resume", "restart", "stop"] = "resume"
-    orphans: Literal["open", "failed", "done"] = "open"
+    sessions: Literal["resume", "restart", "stop"] = Field(
+        default="resume",
+        description="Sessions that continue after a crash. resume: those that lose no conversation; restart: the "
+        "others too, each in a new conversation that gets the prompt from the start; stop: none.",
+    )
+    orphans: Literal["open", "failed", "done"] = Field(
+        default="open",
+        description="State of a task whose session is lost in a crash: open for another session at most max_retries "
+        "times, failed, or done.",
+    )
 
 
 class Settings(Model):
-    """Settings of a supervisor: sessions at once, the time for a drain, limits of every session, and retention.
+    """Settings of a supervisor: sessions at once, the time for a drain, limits of every session, and retention."""
 
-    With *workspace* ``worktree`` each root session works on a git branch of its own, and the work of a task is merged
-    into *merge_into*, by default the branch that is checked out. *plugins* names the installed plug-ins to use, by
-    default all. With *explain_retries* a prompt that is sent again tells why, and new findings against the result of a
-    task give the task another claim. *notify* names who is told when a person is needed. With *pid_namespaces* each
-    program gets a pid namespace of its own where the machine allows it; a change takes effect when the supervisor
-    starts.
-    """
-
-    max_sessions: Count = 6
-    drain_s: Seconds = 120.0
-    policy: Annotated[PolicyConfig | AbortPolicy, OR_VALUE] = PolicyConfig()
-    limits: LimitsConfig = LimitsConfig()
-    workspace: Literal["directory", "worktree"] = "directory"
-    merge_into: Text = ""
-    retention: RetentionConfig = RetentionConfig()
-    recovery: RecoveryConfig = RecoveryConfig()
-    access: AccessConfig | None = None
-    plugins: Several[Annotated[Name, plugin_name("plugins")]] | None = None
-    session_budget: Annotated[BudgetConfig | Budget, OR_VALUE] = BudgetConfig()
-    turn_budget: Annotated[BudgetConfig | Budget, OR_VALUE] = BudgetConfig()
-    hand_back: HandBackConfig = HandBackConfig()
-    loops: LoopsConfig = LoopsConfig()
-    model_trouble: ModelErrorsConfig = ModelErrorsConfig()
-    liveness: LivenessConfig = LivenessConfig()
-    explain_retries: Flag = True
-    notify: Several[NotifyConfig] = ()
-    pid_namespaces: Flag = False
+    max_sessions: Count = Field(
+        default=6, description="Number of tasks that are worked on at once; sub-agents do not count."
+    )
+    max_sessions_total: Count | None = Field(
+        default=None, description="Largest number of tasks at work at once, in all plans of the supervisor together."
+    )
+    drain_s: Seconds = Field(
+        default=120.0,
+        description="Seconds that the turns under way have to end after the first request to stop.",
+    )
+    policy: Annotated[PolicyConfig | AbortPolicy, OR_VALUE] = Field(
+        default=PolicyConfig(), description="Levels that an abort may cross, and the seconds of each termination stage."
+    )
+    limits: LimitsConfig = Field(
+        default=LimitsConfig(),
+        description="Limits of each session: failures, pauses, time-outs, and messages that wait.",
+    )
+    workspace: Literal["directory", "worktree"] = Field(
+        default="directory",
+        description="Place of the work. directory: agents work in the cwd of their entry; worktree: each root session "
+        "works in a git worktree of its own, on a branch of its own, and the work of a task is merged.",
+    )
+    merge_into: Text = Field(
+        default="",
+        description="Branch that work is merged into with workspace: worktree; by default the one checked out.",
+    )
+    retention: RetentionConfig = Field(
+        default=RetentionConfig(),
+        description="Time that ended entities stay in the journal before they move to the archive.",
+    )
+    recovery: RecoveryConfig = Field(
+        default=RecoveryConfig(), description="Treatment of the sessions and tasks of a supervisor that died."
+    )
+    access: AccessConfig | None = Field(
+        default=None,
+        description="Graduated access: agents earn rights by their record. {} switches it on, with workspace: "
+        "worktree.",
+    )
+    plugins: Several[Annotated[Name, plugin_name("plugins")]] | None = Field(
+        default=None, description="Names of the installed plug-ins in use; by default all, and with [] none."
+    )
+    session_budget: Annotated[BudgetConfig | Budget, OR_VALUE] = Field(
+        default=BudgetConfig(),
+        description="Budget of each session, with its sub-agents; by default nothing is limited.",
+    )
+    turn_budget: Annotated[BudgetConfig | Budget, OR_VALUE] = Field(
+        default=BudgetConfig(),
+        description="Budget of each turn; by default nothing is limited. Its key turns has no effect.",
+    )
+    hand_back: HandBackConfig = Field(
+        default=HandBackConfig(),
+        description="Budget of the last turn of a session whose budget is spent, in which it hands back its work.",
+    )
+    loops: LoopsConfig = Field(
+        default=LoopsConfig(),
+        description="Number of times that an agent may repeat a call or an edit with nothing new in between.",
+    )
+    model_trouble: ModelErrorsConfig = Field(
+        default=ModelErrorsConfig(),
+        description="Errors of an agent's model, and requests without effect, after which the turn is ended.",
+    )
+    liveness: LivenessConfig = Field(
+        default=LivenessConfig(),
+        description="Interval of the liveness checks, and the checks without progress until an agent is ended.",
+    )
+    explain_retries: Flag = Field(
+        default=True,
+        description="Whether a prompt that is sent again says why, and new findings give a task another claim.",
+    )
+    notify: Several[NotifyConfig] = Field(
+        default=(), description="Receivers of notices, which tell when a person is needed; by default there are none."
+    )
+    pid_namespaces: Flag = Field(
+        default=False,
+        description="Whether each program runs in a pid namespace of its own; a reload does not change it.",
+    )
 
     @property
     def abort_policy(self) -> AbortPolicy:

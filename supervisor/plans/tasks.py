@@ -40,15 +40,31 @@ SUBTASK_LEVELS_MAX = 8
 class AcceptanceConfig(Model):
     """Acceptance test: one kind of test, and its time-out."""
 
-    file_exists: InnerPath | None = None
-    python_import: Text | None = None
-    javascript_import: Text | None = None
-    unit_tests: Several[Text] | None = None
-    lint: Several[Text] | None = None
-    command: Several[Text] | None = None
-    verifier: Annotated[Text, plugin_name("verifiers")] | None = None
-    options: Mapping[str, Any] = Field(default={}, validation_alias="with")
-    timeout_s: Seconds | None = None
+    file_exists: InnerPath | None = Field(
+        default=None, description="Path of a file or directory in the working directory that must exist."
+    )
+    python_import: Text | None = Field(default=None, description="Python module that python3 must be able to import.")
+    javascript_import: Text | None = Field(
+        default=None, description="Module or file, such as ./lib/index.js, that node must be able to import."
+    )
+    unit_tests: Several[Text] | None = Field(
+        default=None, description="Program that runs tests, as a list such as [pytest, -q], and must exit with 0."
+    )
+    lint: Several[Text] | None = Field(
+        default=None, description="Linter with its arguments, as a list, that must exit with 0."
+    )
+    command: Several[Text] | None = Field(
+        default=None, description="Program with its arguments, as a list, that must exit with 0."
+    )
+    verifier: Annotated[Text, plugin_name("verifiers")] | None = Field(
+        default=None, description="Name of a plug-in's verifier that must accept the work."
+    )
+    options: Mapping[str, Any] = Field(
+        default={}, validation_alias="with", description="Arguments of the verifier, by name."
+    )
+    timeout_s: Seconds | None = Field(
+        default=None, description="Seconds that the test may take; by default task_lifecycle.validation_timeout."
+    )
 
     def problems(self) -> Iterator[Problem]:
         given = _given(self)
@@ -77,9 +93,15 @@ def _given(test: AcceptanceConfig) -> dict[str, str | tuple[str, ...]]:
 class ConditionConfig(Model):
     """Condition under which a task runs at all: another task has ended in a certain way, or a file exists."""
 
-    task: str | None = None
-    outcome: Literal["completed", "failed", "skipped"] = Field(default="completed", validation_alias="is")
-    file_exists: InnerPath | None = None
+    task: str | None = Field(
+        default=None, description="Id of another task, which must end before this task is started or skipped."
+    )
+    outcome: Literal["completed", "failed", "skipped"] = Field(
+        default="completed", validation_alias="is", description="End of the other task with which this task is started."
+    )
+    file_exists: InnerPath | None = Field(
+        default=None, description="Path in the working directory that must exist when all dependencies are met."
+    )
 
     def problems(self) -> Iterator[Problem]:
         if (self.task is None) == (self.file_exists is None):
@@ -90,37 +112,99 @@ class ConditionConfig(Model):
 
 
 class TaskConfig(Model):
-    """Task: one prompt for one agent, after the tasks in *depends_on*; the work must pass *acceptance*.
+    """Task: one prompt for one agent, and the conditions that the work must meet. Subtasks wait for the dependencies of
+    their parent task."""
 
-    A task with *subtasks* is not worked on itself: it is completed when they are. Its subtasks wait for its
-    dependencies, and have its agent unless they name another.
-    """
-
-    id: Name
-    agent: str = ""
-    prompt: Text = ""
-    depends_on: Several[str] = ()
-    acceptance: Several[AcceptanceConfig] = ()
-    priority: Whole = 0
-    role: Name | None = None
-    capabilities: Several[Name] = ()
-    files: Several[OwnedPath] = ()
-    critical: Flag = False
-    optional: Flag = False
-    when: ConditionConfig | None = None
-    approval: Literal["none", "before", "after"] = "none"
-    scope: Literal["small", "medium", "large", "xl"] | None = None
-    complexity: Literal["low", "medium", "high"] = "medium"
-    timeout_s: Duration | None = None
-    max_retries: Amount = 3
-    fallback_agents: Several[str] = ()
-    subtasks: Several[TaskConfig] = ()
-    may_split: Flag = False
-    rollback: Flag = False
-    network: Flag = False
-    completion: Several[CompletionConfig] = ()
-    review: ReviewConfig | None = None
-    budget: Annotated[BudgetConfig | Budget, OR_VALUE] = BudgetConfig()
+    id: Name = Field(
+        description="Name of the task and of its session, unique in the plan: letters, digits, _, . and -, at most 64."
+    )
+    agent: str = Field(
+        default="",
+        description="Agent that works on the task; required, but a subtask has its parent's agent by default.",
+    )
+    prompt: Text = Field(default="", description="Text that the agent is given.")
+    depends_on: Several[str] = Field(
+        default=(),
+        description="Ids of tasks that must complete first; if one does not complete, this task is never started.",
+    )
+    acceptance: Several[AcceptanceConfig] = Field(
+        default=(), description="Tests that the work must pass, in this order, before the task is done."
+    )
+    priority: Whole = Field(
+        default=0,
+        description="Ready tasks with the highest priority are claimed first, equal ones in the order of the file.",
+    )
+    role: Name | None = Field(
+        default=None, description="Role that a worker must have to take the task; by default any worker may take it."
+    )
+    capabilities: Several[Name] = Field(
+        default=(), description="Capabilities that a worker must have to take the task."
+    )
+    files: Several[OwnedPath] = Field(
+        default=(),
+        description="Files and directories, as paths in the working directory, that no other task may own while this "
+        "task is worked on.",
+    )
+    critical: Flag = Field(
+        default=False, description="Whether the run fails at once if this task fails, and all other tasks end."
+    )
+    optional: Flag = Field(
+        default=False,
+        description="Whether the task is skipped, and not blocked, when a dependency does not complete; a failure of "
+        "the task still fails the run.",
+    )
+    when: ConditionConfig | None = Field(
+        default=None, description="Condition under which the task is worked on; otherwise it is skipped."
+    )
+    approval: Literal["none", "before", "after"] = Field(
+        default="none",
+        description="Approval by a person: before the task is started, or after, which is before its result is merged.",
+    )
+    scope: Literal["small", "medium", "large", "xl"] | None = Field(
+        default=None,
+        description="Size, from which the time-out follows; it is extended while the agent makes progress. By default "
+        "timeout_s counts.",
+    )
+    complexity: Literal["low", "medium", "high"] = Field(
+        default="medium", description="Difficulty of the task, which shortens or lengthens the time-out of its scope."
+    )
+    timeout_s: Duration | None = Field(
+        default=None, description="Seconds that one attempt may take; by default task_lifecycle.default_timeout."
+    )
+    max_retries: Amount = Field(
+        default=3,
+        description="Number of times that a failed task may be given to another session with something new.",
+    )
+    fallback_agents: Several[str] = Field(
+        default=(), description="Names of agents for the retries, one after the other; the last one keeps the task."
+    )
+    subtasks: Several[TaskConfig] = Field(
+        default=(),
+        description="Tasks into which the task is split instead of being worked on; it completes when they do.",
+    )
+    may_split: Flag = Field(
+        default=False, description="Whether the agent may split the task into subtasks while it works on the task."
+    )
+    rollback: Flag = Field(
+        default=False,
+        description="Whether the changes of an attempt that failed or was cancelled are undone; without workspace: "
+        "worktree only those of files, which must be given.",
+    )
+    network: Flag = Field(
+        default=False,
+        description="Whether the task needs the network, which its agent's level must allow if the plan has access.",
+    )
+    completion: Several[CompletionConfig] = Field(
+        default=(),
+        description="Files and texts that must exist when the agent says that it is done; else it is prompted again.",
+    )
+    review: ReviewConfig | None = Field(
+        default=None, description="Review of the work by a second agent; by default the review of the plan."
+    )
+    budget: Annotated[BudgetConfig | Budget, OR_VALUE] = Field(
+        default=BudgetConfig(),
+        description="Budget of the task, with its subtasks and sub-agents; by default nothing is limited.",
+    )
 
     @property
     def needs(self) -> frozenset[str]:

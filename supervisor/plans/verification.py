@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from pydantic import Field
+
 from supervisor.plans.completion_checks import CompletionCheck
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Duration, InnerPath, Model, Text
@@ -15,10 +17,12 @@ _KINDS: Final = ("glob_exists", "file_contains", "answer_contains")
 class CompletionConfig(Model):
     """Completion check: what must be present before an agent's report that it is done is accepted."""
 
-    glob_exists: InnerPath | None = None
-    file_contains: InnerPath | None = None
-    text: Text = ""
-    answer_contains: Text | None = None
+    glob_exists: InnerPath | None = Field(
+        default=None, description="Pattern (*, ?, **) that a file or directory must match."
+    )
+    file_contains: InnerPath | None = Field(default=None, description="Path of a file that must contain the text.")
+    text: Text = Field(default="", description="Text for file_contains, which requires it.")
+    answer_contains: Text | None = Field(default=None, description="Text that the agent's last answer must contain.")
 
     def problems(self) -> Iterator[Problem]:
         given = [name for name in _KINDS if getattr(self, name) is not None]
@@ -38,8 +42,12 @@ class CompletionConfig(Model):
 
 
 class ReviewConfig(Model):
-    """Review of the work by a second agent after the tests have passed; *prompt* says what matters beside the task."""
+    """Review of the work by a second agent after the tests have passed."""
 
-    agent: str
-    prompt: Text = ""
-    timeout_s: Duration | None = None
+    agent: str = Field(description="Name of the reviewing agent, which does none of the work.")
+    prompt: Text = Field(
+        default="", description="Text that is added to the reviewer's prompt, for example what matters beside the task."
+    )
+    timeout_s: Duration | None = Field(
+        default=None, description="Seconds that a review may take; by default the time-out of a turn."
+    )

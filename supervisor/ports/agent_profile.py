@@ -51,6 +51,9 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
     and the command may execute its prompt."""
 
+    max_sessions: int | None = None
+    """Largest number of tasks that may be at work with the agent at once; ``None``: no limit."""
+
     def programs_of(self, pid: int) -> AgentPrograms:
         """Return the names of the programs below the agent's main process *pid* that work on no single call."""
         return AgentPrograms(pid, self.servers, self.own_programs, self.known_servers)

@@ -103,7 +103,7 @@ class AttemptRunner:
 
     async def _may_begin(self, execution: TaskExecution, claim: Claim) -> bool:
         """Return whether the claim is to be carried out; if not, release its slot."""
-        holder = self._plan_run.backlog.holder(execution.name)
+        holder = self._plan_run.backlog.holder(execution.id)
         if holder != claim:  # taken away, or its worker was lost, before this
             # If the same worker holds the task by another claim, the slot is that of the other claim.
             if holder is None or holder.worker_id != claim.worker_id:
@@ -421,7 +421,7 @@ class AttemptRunner:
         if execution.active is not None:
             return execution.active.interrupt(why, blocked_on)
         if execution.claim is None:
-            self._plan_run.backlog.revoke(execution.name)
+            self._plan_run.backlog.revoke(execution.id)
         interruption = Interruption(why, blocked_on)
         await self.take_away(execution, interruption)
         interruption.done.set()
@@ -433,7 +433,7 @@ class AttemptRunner:
         why, lost = interruption.why, interruption.lost
         if execution.is_checked or execution.is_done:
             return  # the attempt had ended before that
-        self._plan_run.backlog.hold(execution.name)  # nobody claims it meanwhile, also if its worker is lost just now
+        self._plan_run.hold(execution)  # nobody claims it meanwhile, also if its worker is lost just now
         self._plan_run.note_withdrawn(execution)
         with suppress(NoSuchEntity, Refused, JournalError):
             if execution.session_lives:

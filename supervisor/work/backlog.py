@@ -1,12 +1,21 @@
-"""The backlog: the items to be done, their order, and the worker that holds each. Every claim is decided here.
+"""The backlog: the items of all plans of a supervisor, their order, and the worker that holds each. Every claim is
+decided here.
 
-Pure: no clock, no I/O, nothing random; times are arguments. A worker receives the best item that it can claim: by
-priority (the highest first), then by the order of adding. An item can be claimed if
+Pure: no clock, no I/O, nothing random; times are arguments. Each worker works for one plan, and receives items of that
+plan only. Where several workers are free, the best item of all is claimed first: by priority (the highest first), then
+by turns between the plans (the plan whose last claim is longest ago), then by the order of adding. So a plan with a
+thousand items and a plan with ten have every second claim each, until the smaller plan has no item left. An item can be
+claimed if
 
 - the item is neither settled nor held, and not on hold (``ready``, ``hold``);
 - every item in its ``depends_on`` was completed, and every item in its ``after`` is settled;
-- no held item owns a path that overlaps a path of this item;
-- the worker has the capabilities that the item needs, and the gate of the item's provider is open.
+- no held item, of whatever plan, owns a path that overlaps a path of this item;
+- the worker has the capabilities that the item needs, and the gate of the item's provider is open;
+- fewer items are at work, in all and with the agent of this item, than ``Limits`` allow.
+
+An item is **at work** while a worker holds it. An item that is at work although no worker holds it (``note_at_work``:
+its session was begun under an earlier supervisor, and goes on) comes before every other item of its plan, and counts
+for the limits from the beginning, which do not delay it.
 
 So each item is settled, held, claimable, or waiting for something that ``refusal`` names. A claim has a fencing token
 that is larger than all earlier tokens, also after release, fence and reopen; a claim with an older token is refused.
@@ -23,7 +32,8 @@ settling costs also a step for each dependant; releasing files, a step for each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from math import inf
 from typing import NamedTuple
@@ -38,19 +48,46 @@ Gate = Callable[[str], bool]
 """Return whether work for the named provider may be begun now. The function must change nothing."""
 
 
+class Limits(msgspec.Struct, frozen=True):
+    """Largest numbers of items that may be at work at once: *total* in all, ``None`` for no limit, and *agents* by the
+    name of the agent."""
+
+    total: int | None = None
+    agents: Mapping[str, int] = {}
+
+    @property
+    def are_set(self) -> bool:
+        """Whether there is any limit."""
+        return self.total is not None or bool(self.agents)
+
+
+class Seeker(NamedTuple):
+    """A worker with a free slot, which works for the plan *plan*. ``capabilities`` ``None`` stands for all of them. A
+    worker with *spare* false can claim only what is at work already: the other slots of its plan are needed for that.
+    """
+
+    worker_id: str
+    capabilities: frozenset[str] | None
+    plan: str = ""
+    spare: bool = True
+
+
 class BacklogItem(msgspec.Struct, frozen=True, kw_only=True):
     """A piece of work in the backlog, such as a task of a plan.
 
-    ``needs`` are the capabilities that a worker must have, roles among them (``role:backend``); ``files`` are the paths
-    that the item owns, a directory with everything below it; ``provider`` is the provider of models whose gate must be
-    open, ``""`` for none. The item waits until the items in ``depends_on`` are completed, and until the items in
-    ``after`` are settled in whatever way.
+    ``plan`` is the id of the plan's run, and ``agent`` the name of the agent that does the work. ``needs`` are the
+    capabilities that a worker must have, roles among them (``role:backend``); ``files`` are the paths that the item
+    owns, a directory with everything below it; ``provider`` is the provider of models whose gate must be open, ``""``
+    for none. The item waits until the items in ``depends_on`` are completed, and until the items in ``after`` are
+    settled in whatever way.
     """
 
     id: str
+    plan: str = ""
     priority: int = 0
     needs: frozenset[str] = frozenset()
     files: tuple[str, ...] = ()
+    agent: str = ""
     provider: str = ""
     depends_on: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -78,6 +115,8 @@ class RefusalReason(StrEnum):
     CAPABILITIES = "capabilities"
     FILES = "files"
     PROVIDER = "provider"
+    AGENT = "agent"
+    TOTAL = "total"
 
 
 _WORDS = {
@@ -89,20 +128,26 @@ _WORDS = {
     RefusalReason.CAPABILITIES: "the worker lacks",
     RefusalReason.FILES: "its files overlap those of",
     RefusalReason.PROVIDER: "no work is begun now for the provider",
+    RefusalReason.AGENT: "as many tasks as max_sessions allows are at work with the agent",
+    RefusalReason.TOTAL: "as many tasks as max_sessions_total allows are at work, in all plans of the supervisor",
 }
 
 
 class Refusal(NamedTuple):
     """Refusal of a claim: *item_id* cannot be claimed for the reason ``why``; ``named`` are the workers, items,
-    capabilities or providers that stand in the way."""
+    capabilities, providers or agents that stand in the way."""
 
     item_id: str
     why: RefusalReason
     named: tuple[str, ...] = ()
 
     @property
+    def reason(self) -> str:
+        return " ".join((_WORDS[self.why], ", ".join(self.named))).strip()
+
+    @property
     def words(self) -> str:
-        return f"{self.item_id!r}: {' '.join((_WORDS[self.why], ', '.join(self.named))).strip()}"
+        return f"{self.item_id!r}: {self.reason}"
 
 
 class UnknownItem(LookupError):
@@ -149,9 +194,55 @@ class _Entry:
     def claimable(self) -> bool:
         return not (self.claimed or self.on_hold or self.waits_for) and self.completed is None
 
+    def __lt__(self, other: _Entry) -> bool:
+        """Equal ranks are those of an item and of a former place of the same item: their order is of no interest."""
+        return False
+
+
+class _Plan:
+    """The queues of one plan's items, and what of them is at work although nobody holds it."""
+
+    __slots__ = ("at_work", "buckets", "fitting", "held", "ids", "last_token", "partitions")
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.held = 0
+        self.partitions: dict[tuple[frozenset[str], str, str, tuple[str, ...]], Partition] = {}
+        self.buckets: dict[tuple[frozenset[str], str, str], Bucket] = {}
+        self.fitting: dict[frozenset[str] | None, list[Bucket]] = {}
+        self.at_work: dict[str, None] = {}
+        """Ids of the items that are at work although nobody holds them."""
+        self.last_token = 0
+        """Token of the plan's last claim: of two plans the one with the smaller token has its turn first."""
+
+    def buckets_for(self, capabilities: frozenset[str] | None) -> list[Bucket]:
+        fitting = self.fitting.get(capabilities)
+        if fitting is None:
+            every = self.buckets.values()
+            fitting = [bucket for bucket in every if capabilities is None or bucket.needs <= capabilities]
+            self.fitting[capabilities] = fitting
+        return fitting
+
+    def bucket(self, needs: frozenset[str], provider: str, agent: str) -> Bucket:
+        bucket = self.buckets.get((needs, provider, agent))
+        if bucket is None:
+            bucket = self.buckets[needs, provider, agent] = Bucket(needs, provider, agent)
+            for capabilities, fitting in self.fitting.items():
+                if capabilities is None or needs <= capabilities:
+                    fitting.append(bucket)
+        return bucket
+
+    def partition(self, item: BacklogItem) -> Partition:
+        files = spelled(item.files)
+        key = (item.needs, item.provider, item.agent, files)
+        partition = self.partitions.get(key)
+        if partition is None:
+            partition = self.partitions[key] = Partition(self.bucket(*key[:3]), files)
+        return partition
+
 
 class Backlog:
-    """The items of a plan run, and the worker that holds each.
+    """The items of the plans of one supervisor, and the worker that holds each.
 
     Args:
         last_token: the largest fencing token of an earlier backlog of the same work: the tokens of this backlog are
@@ -160,11 +251,13 @@ class Backlog:
     """
 
     def __init__(self, last_token: int = 0, *, paths: OwnedPaths | None = None) -> None:
+        self.limits = Limits()
         self._entries: dict[str, _Entry] = {}
+        self._added = 0
         self._dependants: dict[str, list[str]] = {}
-        self._partitions: dict[tuple[frozenset[str], str, tuple[str, ...]], Partition] = {}
-        self._buckets: dict[tuple[frozenset[str], str], Bucket] = {}
-        self._fitting: dict[frozenset[str] | None, list[Bucket]] = {}
+        self._plans: dict[str, _Plan] = {}
+        self._at_work: Counter[str] = Counter()
+        """Number of items at work, held or not, by their agents."""
         self._waiting_for_files: dict[str, list[Partition]] = {}
         self._paths = paths if paths is not None else OwnedPaths()
         self._leases = Leases(last_token)
@@ -187,8 +280,12 @@ class Backlog:
             raise ValueError(f"{item.id!r} is in the backlog already; use another id, or reopen it")
         if item.id in (*item.depends_on, *item.after):
             raise ValueError(f"{item.id!r} cannot wait for itself")
-        entry = _Entry(item, self._rank(item), self._partition(item), on_hold)
+        plan = self._plans.get(item.plan)
+        if plan is None:
+            plan = self._plans[item.plan] = _Plan()
+        entry = _Entry(item, self._rank(item), plan.partition(item), on_hold)
         self._entries[item.id] = entry
+        plan.ids.append(item.id)
         for needed in _waits_for(item):
             self._dependants.setdefault(needed, []).append(item.id)
             entry.waits_for += not self._is_met(item, needed)
@@ -216,6 +313,7 @@ class Backlog:
                 raise ValueError(f"{item_id!r} was settled as {_spelled(entry.completed)}; reopen it first")
             return DependantChanges()
         self.revoke(item_id)
+        self._end_at_work(entry)
         entry.completed = completed
         dependants = [self._entries[one] for one in self._dependants.get(item_id, ())]
         ready = [one for one in dependants if self._meets(one, item_id)]
@@ -258,12 +356,60 @@ class Backlog:
         self._offer(entry)
 
     def hold(self, item_id: str) -> None:
-        """Put the item on hold: nobody can claim it. A worker that holds the item already goes on.
+        """Put the item on hold: nobody can claim it, and nobody works on it but a worker that holds the item already.
 
         Raises:
             UnknownItem: there is no such item.
         """
-        self._entry(item_id).on_hold = True
+        entry = self._entry(item_id)
+        entry.on_hold = True
+        self._end_at_work(entry)
+
+    def note_at_work(self, item_id: str) -> None:
+        """Count an item that nobody holds as being at work: until it is claimed, put on hold or settled.
+
+        Raises:
+            UnknownItem: there is no such item.
+        """
+        entry = self._entry(item_id)
+        if entry.claimed or self._is_at_work(entry):
+            return
+        self._plans[entry.item.plan].at_work[item_id] = None
+        self._at_work[entry.item.agent] += 1
+
+    def assign(self, item_id: str, agent: str, provider: str) -> None:
+        """Let another agent do the item, which uses that *provider*. A worker that holds the item goes on.
+
+        Raises:
+            UnknownItem: there is no such item.
+        """
+        old = self._entry(item_id)
+        item = old.item
+        if (agent, provider) == (item.agent, item.provider):
+            return
+        if old.claimed or self._is_at_work(old):
+            self._at_work[item.agent] -= 1
+            self._at_work[agent] += 1
+        item = msgspec.structs.replace(item, agent=agent, provider=provider)
+        # A new entry: the old one may still be in the queue of its partition, where it cannot be claimed any more.
+        new = self._entries[item_id] = _Entry(item, old.rank, self._plans[item.plan].partition(item), old.on_hold)
+        new.claimed, new.completed = old.claimed, old.completed
+        new.waits_for, new.failed_dependencies = old.waits_for, old.failed_dependencies
+        old.claimed = True
+        self._offer(new)
+
+    def remove_plan(self, plan: str) -> None:
+        """Remove all items of a plan. Nobody holds them any more, and their files are free."""
+        found = self._plans.get(plan)
+        if found is None:
+            return
+        for item_id in found.ids:
+            self.revoke(item_id)
+            self._end_at_work(self._entries[item_id])
+            del self._entries[item_id]
+            self._dependants.pop(item_id, None)
+            self._leases.forget(item_id)
+        del self._plans[plan]
 
     def rank(self, item_id: str, priority: int) -> None:
         """Set the priority of the item; an item that is queued already stays in its position, and nothing changes.
@@ -280,22 +426,77 @@ class Backlog:
     # ------------------------------------------------------------------ claims
     def claim(
         self,
-        worker_id: str,
-        capabilities: frozenset[str] | None,
+        seekers: Sequence[Seeker],
         *,
         now_s: float,
         lease_s: float,
         gate: Gate = lambda provider: True,
     ) -> Claim | None:
-        """Claim the best item for a worker with these *capabilities*, for *lease_s* seconds; return ``None`` if the
-        worker can claim none. *capabilities* ``None`` stands for all capabilities; an infinite lease has no end."""
+        """Claim the best item that one of the *seekers* can claim, for *lease_s* seconds; return ``None`` if none of
+        them can claim an item. The first of the seekers that can claim the best item holds it. An infinite lease has no
+        end."""
         best: _Entry | None = None
-        for bucket in self._buckets_for(capabilities):
+        worker_id, key = "", (inf, inf, inf)
+        several = len(seekers) > 1
+        for seeker in seekers:
+            if (plan := self._plans.get(seeker.plan)) is None:
+                continue
+            found = self._best_for(seeker, plan, gate)
+            if found is None:
+                continue
+            if several:
+                found_key = (
+                    -inf if found.item.id in plan.at_work else -found.item.priority,
+                    plan.last_token,
+                    found.rank,
+                )
+                if not found_key < key:
+                    continue
+                key = found_key
+            best, worker_id = found, seeker.worker_id
+        return None if best is None else self._grant(best, worker_id, now_s, lease_s)
+
+    def _best_for(self, seeker: Seeker, plan: _Plan, gate: Gate) -> _Entry | None:
+        """Return the best item that the seeker can claim."""
+        capabilities = seeker.capabilities
+        for entry in map(self._entries.__getitem__, plan.at_work):
+            fits = capabilities is None or entry.item.needs <= capabilities
+            if (
+                fits
+                and entry.claimable
+                and gate(entry.item.provider)
+                and not self._paths.blocker(entry.partition.files)
+            ):
+                return entry
+        if not seeker.spare or self._is_full():
+            return None
+        best: _Entry | None = None
+        for bucket in plan.buckets_for(capabilities):
             found = bucket.best(self._is_blocked, before=best.rank if best is not None else inf)
-            if found is not None and gate(bucket.provider):
+            if found is not None and gate(bucket.provider) and not self._is_busy(bucket.agent):
                 assert isinstance(found, _Entry)
                 best = found
-        return None if best is None else self._grant(best, worker_id, now_s, lease_s)
+        return best
+
+    def _is_full(self) -> bool:
+        """Return whether as many items are at work as may be in all."""
+        total = self.limits.total
+        return total is not None and sum(self._at_work.values()) >= total
+
+    def _is_busy(self, agent: str) -> bool:
+        """Return whether as many items are at work with that agent as may be."""
+        limit = self.limits.agents.get(agent)
+        return limit is not None and self._at_work[agent] >= limit
+
+    def unheld(self, plan: str) -> int:
+        """Return the number of items of a plan that are at work although nobody holds them."""
+        found = self._plans.get(plan)
+        return 0 if found is None else len(found.at_work)
+
+    def held(self, plan: str) -> int:
+        """Return the number of items of a plan that workers hold."""
+        found = self._plans.get(plan)
+        return 0 if found is None else found.held
 
     def claim_by_id(
         self,
@@ -418,32 +619,8 @@ class Backlog:
     # ------------------------------------------------------------------ where items stand
     def _rank(self, item: BacklogItem) -> Rank:
         """Return the rank of a new item: a higher priority comes first, then the item that was added earlier."""
-        return len(self._entries) - (item.priority << _ORDER_BITS)
-
-    def _partition(self, item: BacklogItem) -> Partition:
-        key = (item.needs, item.provider, spelled(item.files))
-        partition = self._partitions.get(key)
-        if partition is None:
-            partition = self._partitions[key] = Partition(self._bucket(item), key[2])
-        return partition
-
-    def _bucket(self, item: BacklogItem) -> Bucket:
-        key = (item.needs, item.provider)
-        bucket = self._buckets.get(key)
-        if bucket is None:
-            bucket = self._buckets[key] = Bucket(*key)
-            for capabilities, fitting in self._fitting.items():
-                if capabilities is None or item.needs <= capabilities:
-                    fitting.append(bucket)
-        return bucket
-
-    def _buckets_for(self, capabilities: frozenset[str] | None) -> list[Bucket]:
-        fitting = self._fitting.get(capabilities)
-        if fitting is None:
-            every = self._buckets.values()
-            fitting = [bucket for bucket in every if capabilities is None or bucket.needs <= capabilities]
-            self._fitting[capabilities] = fitting
-        return fitting
+        self._added += 1
+        return self._added - (item.priority << _ORDER_BITS)
 
     def _offer(self, entry: _Entry) -> None:
         if entry.claimable:
@@ -460,8 +637,12 @@ class Backlog:
 
     # ------------------------------------------------------------------ taking and letting go
     def _grant(self, entry: _Entry, worker_id: str, now_s: float, lease_s: float) -> Claim:
+        self._end_at_work(entry)
         claim = self._leases.grant(entry.item.id, worker_id, now_s, lease_s)
         entry.claimed = True
+        self._at_work[entry.item.agent] += 1
+        plan = self._plans[entry.item.plan]
+        plan.held, plan.last_token = plan.held + 1, claim.token
         self._paths.take(entry.item.id, entry.partition.files)
         return claim
 
@@ -473,10 +654,22 @@ class Backlog:
         """Release the files of a claim whose lease has ended, and wake the partitions that waited for those files."""
         entry = self._entries[claim.item_id]
         entry.claimed = False
+        self._at_work[entry.item.agent] -= 1
+        self._plans[entry.item.plan].held -= 1
         self._paths.give_back(entry.partition.files)
         for partition in self._waiting_for_files.pop(claim.item_id, ()):
             partition.wake()
         self._offer(entry)
+
+    def _is_at_work(self, entry: _Entry) -> bool:
+        """Return whether the item is at work although nobody holds it."""
+        return entry.item.id in self._plans[entry.item.plan].at_work
+
+    def _end_at_work(self, entry: _Entry) -> None:
+        """Count the item no longer as being at work without a holder."""
+        if self._is_at_work(entry):
+            del self._plans[entry.item.plan].at_work[entry.item.id]
+            self._at_work[entry.item.agent] -= 1
 
     # ------------------------------------------------------------------ why not
     def _refusals(self, entry: _Entry, capabilities: frozenset[str] | None, gate: Gate) -> Iterator[Refusal]:
@@ -504,6 +697,10 @@ class Backlog:
             yield Refusal(item.id, RefusalReason.FILES, blockers)
         if not gate(item.provider):
             yield Refusal(item.id, RefusalReason.PROVIDER, (item.provider,))
+        if not self._is_at_work(entry) and self._is_busy(item.agent):
+            yield Refusal(item.id, RefusalReason.AGENT, (item.agent,))
+        if not self._is_at_work(entry) and self._is_full():
+            yield Refusal(item.id, RefusalReason.TOTAL, (str(self.limits.total),))
 
 
 def _waits_for(item: BacklogItem) -> tuple[str, ...]:

@@ -222,7 +222,7 @@ class BlockedTasks:
         if plan_run.sup.stopping.is_set():
             self._cancel(self._blocked.values(), CancelReason(STOPPING))
             return
-        if not self._blocked or plan_run.backlog.claims():
+        if not self._blocked or plan_run.backlog.held(plan_run.workstream.id):
             return
         unsettled = [execution for execution in plan_run.executions.values() if execution.result is None]
         if any(execution.lock.locked() for execution in unsettled):

@@ -98,6 +98,10 @@ class Leases:
                 del self._workers[claim.worker_id]
         return claim
 
+    def forget(self, item_id: str) -> None:
+        """Remove an item that nobody holds and that is never claimed again."""
+        self._tokens.pop(item_id, None)
+
     def holder(self, item_id: str) -> Claim | None:
         """Return the current claim of the item; ``None`` if nobody holds the item."""
         return self._held.get(item_id)

@@ -1,12 +1,16 @@
-"""``run_plan``: run a plan on a supervisor, and steer it while it runs.
+"""``submit`` and ``run_plan``: run plans on a supervisor, and steer them while they run.
 
 Theory of operation
 -------------------
-``run_plan`` starts the run as a task of the supervisor and returns a :class:`PlanHandle`::
+``submit`` starts a run of a plan as a task of the supervisor and returns a :class:`PlanHandle`::
 
-    run = run_plan(sup, load_plan("plan.yaml"))
+    run = await submit(sup, load_plan("plan.yaml"), key="order-17")
     await run.approve("deploy", by="ops")
     result = await run
+
+Each call is a new run, with an id of its own (``run.run_id``), unless the call repeats an earlier one: its *key* says
+so. Any number of plans run side by side. ``run_plan`` is the same for a program that has one plan, and runs that plan
+each time it starts: the call goes on with the last run of the plan, if that was interrupted.
 
 Awaiting the handle waits for the end of the run. The run belongs to the code that awaits it: if that code is cancelled,
 the run is cancelled, and the await ends after the run has ended, so that no task of the plan goes on unnoticed.
@@ -30,17 +34,22 @@ from supervisor.diagnostics import causal_trace
 from supervisor.diagnostics.causal_trace import Explanation
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.host.api import Supervisor
+from supervisor.host.supervision import SupervisorCore
+from supervisor.plans.earlier_runs import SubmittedRun
 from supervisor.plans.plan import Plan
+from supervisor.plans.recorded import recalled_plan, request_digest
 from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig
-from supervisor.policies.argument_checks import check_type
+from supervisor.policies.argument_checks import check_type, check_types
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import UsageTotals
 from supervisor.ports import JournalError
+from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.sessions.journal_state import records_of
-from supervisor.work.plan_runner import PlanRunner
+from supervisor.work.plan_runner import PlanRunner, Submission
+from supervisor.work.reporting import read_plan, read_result
 from supervisor.work.results import PlanResult, TaskResult
 
 HOST = "host"
@@ -69,11 +78,139 @@ def run_plan(sup: Supervisor, plan: Plan, *, resume: bool = False, fresh: bool =
     check_type("plan", plan, Plan, "a file by load_plan(path)")
     check_type("resume", resume, bool)
     check_type("fresh", fresh, bool)
-    return PlanHandle(sup, plan, resume=resume, fresh=fresh)
+    handle = PlanHandle(sup, plan)
+    handle.start(resume=resume, fresh=fresh)
+    return handle
+
+
+async def submit(
+    sup: Supervisor, plan: Plan | None = None, *, key: str | None = None, resume: str | None = None
+) -> PlanHandle:
+    """Begin a new run of *plan* on *sup*, and return its handle when the run is on the disk: from then on, a supervisor
+    that is killed leaves the run to the next one. The run does not end with the caller: if the caller is cancelled, it
+    goes on, and a repeated call with the same *key* returns its handle.
+
+    Args:
+        sup: the supervisor to run on.
+        plan: the plan. With *resume* it may be left out: then it is the plan that was recorded with that run.
+        key: idempotency key. A call with the key of an earlier call starts nothing, and returns the handle of the run
+            that the earlier call has begun, also if that has ended, or if another supervisor began it. A key is known
+            as long as the journal keeps the run.
+        resume: id of the run to continue, if its supervisor was killed; else of the run that the new run resumes: the
+            new run does only the tasks that the earlier one did not close, each from its checkpoint.
+
+    Raises:
+        TypeError: an argument has a wrong type, or neither *plan* nor *resume* is given.
+        NoSuchEntity: the journal has no run *resume*.
+        BadPlan: the plan that was recorded with *resume* cannot be read, or needs a function that the supervisor does
+            not have.
+        Refused: the key was used for another request; the run *resume* goes on, or has left nothing to resume; the
+            supervisor ends, or has ended. As :class:`Degraded`: the journal cannot be written now.
+    """
+    check_type("sup", sup, Supervisor, "the supervisor that `async with open_supervisor(...) as sup` gives")
+    check_types(Plan, plan=plan)
+    check_types(str, key=key, resume=resume)
+    if plan is None and resume is None:
+        raise TypeError("plan: missing; give a plan, or the id of the run to resume")
+    if key == "" or resume == "":
+        raise ValueError(f"{'key' if key == '' else 'resume'}: is empty; leave it out, or give a text")
+    return await sup.core.part(Submissions).submit(sup, plan, key, resume)
+
+
+class Submissions:
+    """The runs of one supervisor that have begun and not ended, and the runs that were submitted with a key."""
+
+    def __init__(self, core: SupervisorCore) -> None:
+        self._core = core
+        self.running: dict[PlanHandle, None] = {}
+        """Handles of the runs that have not ended; no other handle is kept."""
+        self._lock = anyio.Lock()
+        """Held while it is decided whether a request is new: two requests with one key begin one run."""
+
+    async def submit(self, sup: Supervisor, plan: Plan | None, key: str | None, resume: str | None) -> PlanHandle:
+        async with self._lock:
+            request = request_digest(plan, resume)
+            handle = await self._first(sup, key, request) if key is not None else None
+            if handle is None:
+                handle = await self._begin(sup, plan, key or "", request, resume)
+        await handle.begun()
+        return handle
+
+    async def _first(self, sup: Supervisor, key: str, request: str) -> PlanHandle | None:
+        """Return the handle of the run that was submitted with *key*, if one was.
+
+        Raises:
+            Refused: the key was used for another request.
+        """
+        handle = next((one for one in self.running if one.submission.key == key), None)
+        first = self._core.recovered_work.earlier.by_key.get(key)
+        if handle is None and first is None:
+            return None
+        if request not in (handle.submission.request if handle is not None else "", first.request if first else ""):
+            raise Refused(f"key {key!r} was used for another request; use another key")
+        if handle is None and first is not None:
+            handle = self._running(first.workstream) or await self._ended(sup, first.workstream)
+        return handle
+
+    async def _begin(
+        self, sup: Supervisor, plan: Plan | None, key: str, request: str, resume: str | None
+    ) -> PlanHandle:
+        self._core.check_disk("a plan")
+        is_recorded = plan is None
+        if resume is not None and self._running(resume) is not None:
+            raise Refused(f"run {resume!r} goes on in this supervisor, and is not resumed")
+        if resume is not None:
+            recorded = await self._recorded(resume)
+            plan = plan or recalled_plan(recorded, self._function_of)
+        assert plan is not None, "one of the two is given"
+        handle = PlanHandle(sup, plan, Submission(key, request, resume or "", is_recorded))
+        handle.start()
+        return handle
+
+    async def _recorded(self, run: str) -> Mapping[str, Any]:
+        """Return the plan of a run, as plain data.
+
+        Raises:
+            NoSuchEntity: the journal has no such run.
+        """
+        await self._core.journal_writer.durable()  # the run may be one of this supervisor, and just cancelled
+        recorded = await read_plan(self._core.journal, run)
+        if recorded is None:
+            raise NoSuchEntity(run)
+        return recorded
+
+    def _function_of(self, agent: str) -> AgentFunction | None:
+        profile = self._core.profile(agent)
+        return None if profile is None else profile.function
+
+    def _running(self, run: str) -> PlanHandle | None:
+        return next((one for one in self.running if one.run_id == run), None)
+
+    async def _ended(self, sup: Supervisor, run: str) -> PlanHandle:
+        """Return the handle of a run that does not go on in this supervisor."""
+        await self._core.journal_writer.durable()
+        found = await read_result(self._core.journal, run)
+        handle = PlanHandle(sup, None)
+        handle.is_interrupted = run in self._core.recovered_work.work
+        if handle.is_interrupted:
+            how = f"was interrupted; submit(sup, resume={run!r}) continues it"
+        elif await self._core.journal.entities(ids=[run]):
+            how = "was cancelled"
+        else:
+            how = "has ended, and its result is in the archive of the journal"
+        handle.close(run, found.result if found is not None else None, f"the run {run} {how}")
+        return handle
+
+    def note_ended(self, handle: PlanHandle) -> None:
+        """Forget the handle of a run that has ended, and keep its key."""
+        del self.running[handle]
+        key, request = handle.submission.key, handle.submission.request
+        if key and handle.run_id:
+            self._core.recovered_work.earlier.by_key.setdefault(key, SubmittedRun(handle.run_id, request))
 
 
 class PlanHandle:
-    """Handle of a running plan. ``await handle`` returns the :class:`PlanResult` of the plan.
+    """Handle of the run of a plan. ``await handle`` returns the :class:`PlanResult` of the plan.
 
     Awaiting raises:
         Refused: the last run of the plan has left nothing to resume, or the run was cancelled.
@@ -88,29 +225,75 @@ class PlanHandle:
     once, however often it is given.
     """
 
-    def __init__(self, sup: Supervisor, plan: Plan, *, resume: bool, fresh: bool) -> None:
-        self._sup, self._plan, self._resume, self._fresh = sup, plan, resume, fresh
-        self._runner = PlanRunner(sup.core)
+    def __init__(self, sup: Supervisor, plan: Plan | None, submission: Submission | None = None) -> None:
+        self._sup, self._plan = sup, plan
+        self._is_submitted, self.submission = submission is not None, submission or Submission()
+        self.runner = PlanRunner(sup.core)
+        """Runner of the plan, for the packages of this project."""
         self._scope = anyio.CancelScope()
         self.ended = anyio.Event()
         """Set when the run has ended, with success or without."""
         self._result: PlanResult | None = None
         self._error: Exception | None = None
         self._is_awaited = False
-        sup.core.begin_plan(self, self._run)
+        self._ended_run = ""
+        self.is_interrupted = False
+        """Whether the supervisor of the run was killed, and no other one continues the run: await raises Refused."""
 
     def __repr__(self) -> str:
-        return f"<PlanHandle {self._plan.workstream!r}, {'ended' if self.ended.is_set() else 'running'}>"
+        return f"<PlanHandle {self._name}, {'ended' if self.ended.is_set() else 'running'}>"
 
-    async def _run(self) -> None:
+    @property
+    def _name(self) -> str:
+        """The id of the run, or the name of its plan before it has one."""
+        return self.run_id or (repr(self._plan.workstream) if self._plan is not None else "")
+
+    @property
+    def run_id(self) -> str:
+        """Id of the run; ``""`` while it is not known yet which run ``run_plan`` continues."""
+        return self._ended_run or self.runner.run_id
+
+    def start(self, *, resume: bool = False, fresh: bool = False) -> None:
+        """Start the run as an asynchronous task of the supervisor. For the functions of this module.
+
+        Raises:
+            Refused: the supervisor ends, or has ended.
+        """
+        self._sup.core.begin_plan(self, lambda: self._run(resume=resume, fresh=fresh))
+        self._sup.core.part(Submissions).running[self] = None
+
+    def close(self, run: str, result: PlanResult | None, error: str) -> None:
+        """Make this the handle of *run*, which does not go on: with its result, or with the *error* that says why there
+        is none. For the functions of this module."""
+        self._ended_run, self._result = run, result
+        self._error = Refused(error) if result is None else None
+        self.runner.commands.end()
+        self.ended.set()
+
+    async def begun(self) -> None:
+        """Wait until the run is on the disk.
+
+        Raises:
+            Exception: the error with which the run ended before that.
+        """
+        if not (self.ended.is_set() or self.runner.submitted.is_set()):
+            await any_of(self.runner.submitted, self.ended)
+        if self._error is not None and not self.runner.submitted.is_set() and not self._ended_run:
+            self._is_awaited = True
+            raise self._error
+
+    async def _run(self, *, resume: bool, fresh: bool) -> None:
+        submission = self.submission if self._is_submitted else None
+        assert self._plan is not None, "only an ended run has none"
         try:
             with self._scope:
-                self._result = await self._runner.run(self._plan, resume=self._resume, fresh=self._fresh)
+                self._result = await self.runner.run(self._plan, resume=resume, fresh=fresh, submission=submission)
         except Exception as error:
             self._error = _cause_of(error)
             if not self._is_awaited:
-                _log.error("a plan failed", plan=self._plan.workstream, error=repr(self._error), exc_info=error)
+                _log.error("a plan failed", run=self._name, error=repr(self._error), exc_info=error)
         finally:
+            self._sup.core.part(Submissions).note_ended(self)
             self.ended.set()
 
     # ------------------------------------------------------------------ the end
@@ -119,6 +302,16 @@ class PlanHandle:
 
     async def wait(self) -> PlanResult:
         """Wait for the end of the run, as ``await handle`` does: ``group.start_soon(handle.wait)``."""
+        result = await self.outcome()
+        # Nothing is awaited from here on: the record becomes durable when this task waits next, and the host has the
+        # result then.
+        if not self._ended_run:
+            self.runner.note_reported("returned to the host")
+        return result
+
+    async def outcome(self) -> PlanResult:
+        """Wait for the end of the run like ``wait``, for a caller that notes by itself that the result was reported
+        (``PlanRunner.note_reported``)."""
         self._is_awaited = True
         try:
             await self.ended.wait()
@@ -131,10 +324,7 @@ class PlanHandle:
         if self._error is not None:
             raise self._error
         if self._result is None:
-            raise Refused(f"the run of plan {self._plan.workstream!r} was cancelled")
-        # Nothing is awaited from here on: the record becomes durable when this task waits next, and the host has the
-        # result then.
-        self._runner.note_reported("returned to the host")
+            raise Refused(f"the run {self._name} was cancelled")
         return self._result
 
     def cancel(self) -> None:
@@ -145,7 +335,12 @@ class PlanHandle:
     @property
     def results(self) -> Mapping[str, TaskResult]:
         """Results of the tasks that have ended so far, by the task's id."""
-        return self._runner.results
+        return self.runner.results
+
+    def waiting(self) -> Mapping[str, str]:
+        """Return the tasks that wait for a worker, each with the reason: a limit, files of another task, or its
+        provider. The tasks that wait for other tasks are not among them."""
+        return self.runner.waiting()
 
     def tree(self) -> tuple[Node, ...]:
         """Return the live entities of the supervisor, as ``supervisor tree`` shows them: root nodes with the nodes
@@ -160,7 +355,7 @@ class PlanHandle:
             NoSuchEntity: no record is about *entity_id*.
         """
         records = await records_of(self._sup.core.journal)
-        for known in (self._runner.task_ids.get(entity_id, entity_id), entity_id):
+        for known in (self.runner.task_ids.get(entity_id, entity_id), entity_id):
             try:
                 return causal_trace.why(records, known)
             except LookupError:
@@ -177,35 +372,35 @@ class PlanHandle:
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Approve a planned task, or the result of a task; an approved result is merged."""
-        return await self._runner.commands.approve(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.approve(task, by=by, reason=reason, command_id=command_id)
 
     async def reject(self, task: str, *, reason: str, by: str = HOST, command_id: str | None = None) -> CommandResult:
         """Cancel a planned task, or reject the result of a task."""
-        return await self._runner.commands.reject(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.reject(task, by=by, reason=reason, command_id=command_id)
 
     async def cancel_task(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Cancel one task for good."""
-        return await self._runner.commands.cancel(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.cancel(task, by=by, reason=reason, command_id=command_id)
 
     async def requeue(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Take a task in progress from its session, and let another session take the task."""
-        return await self._runner.commands.requeue(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.requeue(task, by=by, reason=reason, command_id=command_id)
 
     async def unclaim(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Take a task that was claimed but not begun from its session."""
-        return await self._runner.commands.unclaim(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.unclaim(task, by=by, reason=reason, command_id=command_id)
 
     async def reset(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Close the circuit of a task's run and set its attempts to 0, so that the task is tried again."""
-        return await self._runner.commands.reset(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.reset(task, by=by, reason=reason, command_id=command_id)
 
     async def split(
         self,
@@ -217,20 +412,20 @@ class PlanHandle:
         command_id: str | None = None,
     ) -> CommandResult:
         """Split a task into *subtasks*; the task is completed when the subtasks are."""
-        return await self._runner.commands.split(task, subtasks, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.split(task, subtasks, by=by, reason=reason, command_id=command_id)
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Take a task from its session until everything in *on* is available: other tasks of the plan, or conditions
         that a person knows."""
-        return await self._runner.commands.block(task, on, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.block(task, on, by=by, reason=reason, command_id=command_id)
 
     async def unblock(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Release a blocked task: the condition that the task waited for is met."""
-        return await self._runner.commands.unblock(task, by=by, reason=reason, command_id=command_id)
+        return await self.runner.commands.unblock(task, by=by, reason=reason, command_id=command_id)
 
     async def add(self, plan: Plan) -> list[str]:
         """Run the tasks of *plan* that are new, beside the running tasks. Return the ids of the new tasks.
@@ -240,11 +435,11 @@ class PlanHandle:
             Refused: the run ended before it had begun.
         """
         check_type("plan", plan, Plan, "a file by load_plan(path)")
-        await any_of(self._runner.begun, self.ended)
-        if not self._runner.begun.is_set():
-            raise Refused(f"the run of plan {self._plan.workstream!r} ended before it had begun")
-        added = self._runner.check(plan)
-        self._runner.add(plan)
+        await any_of(self.runner.begun, self.ended)
+        if not self.runner.begun.is_set():
+            raise Refused(f"the run {self._name} ended before it had begun")
+        added = self.runner.check(plan)
+        self.runner.add(plan)
         return added
 
 

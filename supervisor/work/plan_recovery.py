@@ -30,7 +30,7 @@ from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.session import SessionData
-from supervisor.lifecycles.task import Task, TaskEnd, TaskEvent
+from supervisor.lifecycles.task import Task, TaskData, TaskEnd, TaskEvent
 from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
@@ -86,14 +86,15 @@ class PlanRecovery:
         """The entity ids of the tasks that an earlier supervisor left, by task name."""
         return {name: left.entity_id for name, left in self._left.items()}
 
-    def find(self, plan: Plan) -> bool:
+    def find(self, plan: Plan, run: str = "", *, is_recorded: bool = False) -> bool:
         """Return whether an interrupted run of *plan* was found. The first caller takes that run over; a later caller
-        finds none."""
+        finds none. *run* and *is_recorded* are those of ``earlier_runs.continued``."""
         inherited = self._sup.recovered_work
-        tasks = continued(plan, self._sup.settings, inherited.rows.values())
-        if not tasks:
+        rows = inherited.rows.values()
+        tasks = continued(plan, self._sup.settings, rows, run, is_recorded=is_recorded)
+        if not tasks and not self._is_without_tasks(run):
             return False
-        workstream_id = next(iter(tasks.values())).data.workstream
+        workstream_id = next((one.data.workstream for one in tasks.values()), run)
         ids = {one.entity_id for one in tasks.values() if one.state not in FINAL}
         if not {workstream_id, *ids} <= inherited.work:
             return False
@@ -105,6 +106,13 @@ class PlanRecovery:
         self._read()
         self._plan_run.workstream.take_up(self._sup.registry.entity(workstream_id))
         return True
+
+    def _is_without_tasks(self, run: str) -> bool:
+        """Return whether the supervisor of *run* was killed before it had created a task."""
+        rows = self._sup.recovered_work.rows.values()
+        return run in self._sup.recovered_work.work and not any(
+            row.kind == Kind.TASK and msgspec.json.decode(row.data, type=TaskData).workstream == run for row in rows
+        )
 
     def untouched(self, executions: Iterable[TaskExecution]) -> list[Entity]:
         """Return the entities that were taken over and have not ended, except the entities of *executions* and the
@@ -217,10 +225,14 @@ class PlanRecovery:
 
     async def go_on(self) -> list[TaskExecution]:
         """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
+        for execution in self._executions:
+            if execution.works and self._plan_run.lives(execution.session_id):
+                self._plan_run.backlog.note_at_work(execution.id)  # before any other task can be claimed
         for session_id in await self.unclaimed():
             self._plan_run.start(self._end_session, session_id)
         for execution in [one for one in self._plan_run.executions.values() if one.result is not None]:
-            self._plan_run.backlog.settle(execution.name, completed=execution.is_met)
+            if not execution.is_imported:
+                self._plan_run.backlog.settle(execution.id, completed=execution.is_met)
             if execution.result is not None and execution.result.error == BEFORE:
                 reason = await self._recorded_reason(execution.earlier_id)
                 execution.result = execution.result._replace(error=f"{reason} ({BEFORE})" if reason else BEFORE)

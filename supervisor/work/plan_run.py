@@ -1,9 +1,10 @@
-"""The state of one plan run: tasks, backlog, workers, retry budget and provider breakers.
+"""The state of one plan run: tasks, workers and retry budget.
 
 Theory of operation
 -------------------
-Six classes work on a run. Each receives only objects of the classes listed before it, so that calls go one way::
+Seven classes work on a run. Each receives only objects of the classes listed before it, so that calls go one way::
 
+    SharedScheduler     backlog, breakers and limits, shared by the plans of the supervisor
     PlanRun             state of the run; offers, claims and ends of tasks change here
     CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped
     AttemptRunner       carries out a claim: session, prompt, attempt after attempt
@@ -35,7 +36,7 @@ from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import HOST, SupervisorCore
 from supervisor.lifecycles import task_run
-from supervisor.lifecycles.job import Job, JobData, SchedulerAssigned
+from supervisor.lifecycles.job import Job, SchedulerAssigned
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.task import Retried, Task
 from supervisor.lifecycles.task_cascade import (
@@ -48,7 +49,7 @@ from supervisor.lifecycles.task_cascade import (
     step,
 )
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, Kind, ModelFailure, TimeLimit
+from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_request import AbortRequest
@@ -59,10 +60,10 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import AssignedTask
 from supervisor.work import checkpoints
-from supervisor.work.backlog import Backlog
 from supervisor.work.previous_run import PreviousRun
-from supervisor.work.providers import BreakerTransition, ProviderBreakers
+from supervisor.work.providers import BreakerTransition
 from supervisor.work.results import TaskResult, describe_circuit
+from supervisor.work.shared_scheduler import SharedScheduler
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -138,13 +139,19 @@ class PlanRun:
             on_free=self.wake,
         )
         self.executions: dict[str, TaskExecution] = {}
+        """The tasks by their names in the plan."""
+        self.by_id: dict[str, TaskExecution] = {}
+        """The tasks that are in the backlog, by their entity ids."""
+        self.offered: list[TaskExecution] = []
+        """The tasks that were offered to the workers since the scheduler looked last, where limits are set."""
         self.unsettled = 0
         """Number of tasks that have no result yet."""
         self.previous: PreviousRun | None = None
         """The earlier run of the plan that this run resumes, if any."""
-        self.backlog = Backlog(last_token=_last_token(sup))
+        self.scheduler = sup.part(SharedScheduler)
+        self.scheduler.set_limits()
+        self.backlog, self.providers = self.scheduler.backlog, self.scheduler.providers
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
-        self.providers = ProviderBreakers()
         self.concluded = False
         """Whether every task is settled for good: the workstream is being validated and closed."""
         self.over = OneShotEvent()
@@ -174,6 +181,8 @@ class PlanRun:
         """Start no asynchronous task any more."""
         self._group = None
         self.over.set()
+        for execution in [self.executions[name] for name in self._asked]:
+            self.note_withdrawn(execution)  # else another plan would wait for the reply to its probe
         if self._model_failed in self.sup.monitors.on_model_failed:
             self.sup.monitors.on_model_failed.remove(self._model_failed)
             self.sup.aborts.task_enders.remove(self._end_task_of)
@@ -182,13 +191,18 @@ class PlanRun:
         """Start an asynchronous task of the run; do nothing if the run has ended or is ending. (A command may outlive
         the run. A task that is started in a cancelled group of asyncio would spin until the last task of the group has
         ended.)"""
-        if self._group is not None and not self._group.cancel_scope.cancel_called:
+        if self._group is not None and self.begins_work:
             self._group.start_soon(fn, *args)
 
     async def started(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
         """Start an asynchronous task of the run, and wait until it reports that it has begun (``task_status``)."""
-        if self._group is not None and not self._group.cancel_scope.cancel_called:
+        if self._group is not None and self.begins_work:
             await self._group.start(fn, *args)
+
+    @property
+    def begins_work(self) -> bool:
+        """Whether asynchronous tasks of the run can be started."""
+        return self._group is not None and not self._group.cancel_scope.cancel_called
 
     @property
     def running(self) -> bool:
@@ -213,15 +227,13 @@ class PlanRun:
             listener(event)
 
     def wake(self) -> None:
-        """Wake the scheduler, so that it looks for work: something may be claimable now."""
+        """Look for work and for dead ends: something may be claimable now, or may have come to its end."""
         self._woken.set()
+        self.scheduler.wake()
 
     async def woken(self) -> None:
-        """Wait until ``wake`` is called, or until the next provider may be probed."""
-        now_s = self.now()
-        free_at_s = self.providers.free_at_s(now_s)
-        with anyio.move_on_after(None if free_at_s is None else free_at_s - now_s):
-            await self._woken.wait()
+        """Wait until ``wake`` is called."""
+        await self._woken.wait()
         self._woken = anyio.Event()
 
     @asynccontextmanager
@@ -253,29 +265,37 @@ class PlanRun:
         """Make the task claimable by a worker, unless the task is to be cancelled, is over, or waits for the end of a
         delay: then the end of the delay offers the task."""
         if not (execution.cancel_reason or execution.is_over or execution.is_delayed):
-            self.backlog.ready(execution.name)
+            self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
+            self.backlog.ready(execution.id)
+            if self.backlog.limits.are_set:
+                self.offered.append(execution)
             self.wake()
+
+    def hold(self, execution: TaskExecution) -> None:
+        """Prevent claims of the task. (A command may outlive the run, whose items are not in the backlog any more.)"""
+        if execution.id in self.backlog:
+            self.backlog.hold(execution.id)
 
     async def give_back(self, execution: TaskExecution) -> None:
         """Release the claim of the task, so that the slot of its worker is free again."""
         claim, execution.claim = execution.claim, None
-        self.backlog.hold(execution.name)
+        self.hold(execution)
         if claim is None:
             return
         try:
             await self.worker_pool.done(claim.worker_id, execution.name, execution.cause)
         finally:
-            if self.backlog.holder(execution.name) == claim:
-                self.backlog.release(execution.name, claim.token)
+            if self.backlog.holder(execution.id) == claim:
+                self.backlog.release(execution.id, claim.token)
             self.wake()
 
     def take_from_lost_worker(self, worker_id: str, tasks: list[str]) -> None:
         """Take every item from a lost worker, and interrupt the attempts that need the worker."""
         for claim in self.backlog.fence(worker_id):
-            execution = self.executions[claim.item_id]
+            execution = self.by_id[claim.item_id]
             if execution.active is None and execution.job is Job.QUEUED:
                 continue  # nobody has begun: it can be claimed at once
-            self.backlog.hold(execution.name)  # whoever carries it out has to let go of it first
+            self.backlog.hold(execution.id)  # whoever carries it out has to let go of it first
             # What is checked and merged needs no worker any more.
             if execution.active is not None and execution.job in (Job.QUEUED, Job.RUNNING):
                 execution.active.interrupt(LOST, lost=True)
@@ -502,6 +522,7 @@ class PlanRun:
     def note_launched(self, execution: TaskExecution) -> None:
         """Register the begin of an attempt: its start time, and its provider."""
         self._began_s[execution.name] = self.now()
+        self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
         # Another agent has it than was claimed for, or it is tried again in its slot.
         if self._asked.get(execution.name, "") != self.provider_of(execution.agent):
             self.note_withdrawn(execution)
@@ -511,7 +532,7 @@ class PlanRun:
         key, now_s = self.provider_of(execution.agent), self.now()
         if self.providers.allows(key, now_s):
             self._asked[execution.name] = key
-            self._record_transition(execution, self.providers.launched(key, execution.name, now_s))
+            self._record_transition(execution, self.providers.launched(key, execution.id, now_s))
 
     def note_ended(self, execution: TaskExecution, failure: Failure | None) -> None:
         """Register the end of an attempt, with *failure* or with success, at the breaker of its provider."""
@@ -519,12 +540,12 @@ class PlanRun:
         if failure is None and began_s is not None:
             self._durations.note(_kind_of(execution), now_s - began_s)
         asked = self._asked.pop(execution.name, "") or self.provider_of(execution.agent)
-        self._record_transition(execution, self.providers.ended(asked, execution.name, now_s, failure))
+        self._record_transition(execution, self.providers.ended(asked, execution.id, now_s, failure))
 
     def note_withdrawn(self, execution: TaskExecution) -> None:
         """Register that an attempt was ended before it could show whether its provider works."""
         if asked := self._asked.pop(execution.name, ""):
-            self.providers.withdrawn(asked, execution.name, self.now())
+            self.providers.withdrawn(asked, execution.id, self.now())
             self.wake()
 
     def _model_failed(self, session_id: str, failure: ModelFailure) -> None:
@@ -534,7 +555,7 @@ class PlanRun:
         _, provider, why = PROBLEMS[failure.problem]
         if execution is not None and session is not None and provider:
             key = self.provider_of(session.profile.name)
-            self._record_transition(execution, self.providers.troubled(key, execution.name, self.now(), why))
+            self._record_transition(execution, self.providers.troubled(key, execution.id, self.now(), why))
 
     def _record_transition(self, execution: TaskExecution, transition: BreakerTransition | None) -> None:
         if transition is not None:
@@ -570,12 +591,6 @@ class PlanRun:
         execution.result = result
         self._count(execution)
         self.wake()
-
-
-def _last_token(sup: SupervisorCore) -> int:
-    """Return the largest fencing token that an earlier supervisor granted, as recorded in the journal."""
-    jobs = (row for row in sup.recovered_work.rows.values() if row.kind == Kind.JOB)
-    return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
 
 
 def _kind_of(execution: TaskExecution) -> TaskKind | None:

@@ -18,9 +18,11 @@ A run that is cancelled, or whose journal is lost, ends with ``PlanCancellation`
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import anyio
 
+from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.workstream import Workstream
@@ -51,6 +53,19 @@ from supervisor.work.workstream import WorkstreamEntity
 from supervisor.work.workstream_export import export_workstream, record_usage
 
 
+class Submission(NamedTuple):
+    """Request for a run that continues no other run by itself (``plan_handle.submit``).
+
+    *key* is its idempotency key, and *request* a digest of it. *resumes* is the id of the run to continue, or to
+    resume; ``""`` for a new run. *is_recorded*: the plan is the one that was recorded with that run.
+    """
+
+    key: str = ""
+    request: str = ""
+    resumes: str = ""
+    is_recorded: bool = False
+
+
 class PlanRunner:
     """Runs a plan; tasks can be added while it runs.
 
@@ -64,6 +79,8 @@ class PlanRunner:
         self._heartbeat = heartbeat
         self.begun = anyio.Event()
         """Set when it is known which tasks of earlier runs this run continues."""
+        self.submitted = OneShotEvent()
+        """Set when the run is on the disk, so that the next supervisor finds it."""
         self.taken_over = ""
         """Text about the interrupted run that this run continues: its workstream, and the states of its tasks; ``""``
         if none."""
@@ -97,10 +114,20 @@ class PlanRunner:
         return self.scheduler.plan_run
 
     @property
+    def run_id(self) -> str:
+        """The id of the run, which is that of its workstream; ``""`` before the run has one."""
+        is_opened = self._scheduler is not None and self.plan_run.workstream.is_opened
+        return self.plan_run.workstream.id if is_opened else ""
+
+    @property
     def results(self) -> dict[str, TaskResult]:
         """The results of the tasks that are settled, by name."""
         results = self.plan_run.results if self._scheduler is not None else []
         return {one.id: one for one in results}
+
+    def waiting(self) -> dict[str, str]:
+        """Return the tasks that wait for a worker, by name, each with the reason."""
+        return self.scheduler.waiting() if self._scheduler is not None else {}
 
     @property
     def task_ids(self) -> dict[str, str]:
@@ -109,9 +136,12 @@ class PlanRunner:
         return {name: one.id for name, one in executions.items() if one.is_opened or one.earlier_id}
 
     # ------------------------------------------------------------------ the run
-    async def run(self, plan: Plan, *, resume: bool = False, fresh: bool = False) -> PlanResult:
+    async def run(
+        self, plan: Plan, *, resume: bool = False, fresh: bool = False, submission: Submission | None = None
+    ) -> PlanResult:
         """Run every task of *plan*, and of the plans that are added meanwhile. If an earlier supervisor was killed
-        before the result of the last run was reported, return that result, and start nothing.
+        before the result of the last run was reported, return that result, and start nothing. With a *submission* no
+        earlier run is looked for: it says which run is continued.
 
         After passing the result to a person or to the host, the caller calls ``note_reported``: until then the next run
         of the plan returns the result again.
@@ -124,17 +154,21 @@ class PlanRunner:
         attempt_runner = AttemptRunner(plan_run, pipeline)
         recovery = PlanRecovery(plan_run, pipeline, attempt_runner)
         self._scheduler = TaskScheduler(plan_run, pipeline, attempt_runner, recovery)
-        if (earlier := await self._earlier_result(plan, anew=resume or fresh)) is not None:
+        looks_back = submission is None
+        if looks_back and (earlier := await self._earlier_result(plan, anew=resume or fresh)) is not None:
             return earlier
         self._sup.plan_commands.append(self.commands)
         cancellation = PlanCancellation(plan_run, pipeline, recovery)
         try:
-            continues = await self._look_back(plan, recovery, resume=resume, fresh=fresh)
+            if submission is None:
+                continues = await self._look_back(plan, recovery, resume=resume, fresh=fresh)
+            else:
+                continues = await self._look_at(plan, recovery, submission)
             # Not before: a run that is refused must leave the earlier result to the next one.
             if self._superseded is not None:
                 self._superseded.note_reported("another run of the plan was asked for")
                 self._sup.recovered_work.earlier.forget(self._superseded.id)
-            await self._carry_out(plan, recovery, continues)
+            await self._carry_out(plan, recovery, continues, submission or Submission())
             result = await self._conclude()
         except BaseException:
             if plan_run.workstream.is_opened:
@@ -145,6 +179,7 @@ class PlanRunner:
             self.commands.end()
             self._sup.plan_commands.remove(self.commands)
             if plan_run.workstream.is_opened:
+                plan_run.scheduler.leave(plan_run.workstream.id)
                 close_scopes(plan_run)
                 for execution in plan_run.executions.values():
                     execution.remove()
@@ -217,8 +252,6 @@ class PlanRunner:
             self.anew = f"{earlier.words} is not continued: {why or 'its work is not available to this run'}"
             resumes = "" if fresh else earlier.workstream
         if resumes or (resume and not continues):
-            # What this supervisor has just given up may still be on its way to the disk.
-            await self._sup.journal_writer.durable()
             await self._read_previous(plan, resumes)
         previous = self.plan_run.previous
         others = [one.words for one in known.by_name.values() if not one.is_over]
@@ -226,25 +259,56 @@ class PlanRunner:
             self.anew = f"not continued, since this is another plan: {', '.join(others)}"
         if self.anew and previous is None:
             self.anew = f"starting over: {self.anew}"
-        if not continues and previous is not None:
-            done = previous.closed.keys() >= {one.task.id for one in every_task(plan.tasks)}
-            if done and not self._unmerged(plan, recovery):
-                why = "nothing of it was cancelled, given up or changed: every task is closed"
-                raise Refused(f"plan {plan.workstream!r} is not resumed: {why}; start it fresh to do all of it again")
+        if not continues:
+            self._check_rest(plan, recovery)
         return continues
 
+    async def _look_at(self, plan: Plan, recovery: PlanRecovery, submission: Submission) -> bool:
+        """Find the run that the *submission* names. Return whether this run continues that run; else that run is over,
+        and is resumed, or the submission names none.
+
+        Raises:
+            Refused: every task of the run is closed and merged.
+        """
+        if not submission.resumes:
+            return False
+        continues = recovery.find(plan, submission.resumes, is_recorded=submission.is_recorded)
+        resumes = self.plan_run.workstream.resumes if continues else submission.resumes
+        self._sup.recovered_work.earlier.forget(submission.resumes)
+        if resumes:
+            await self._read_previous(plan, resumes)
+        if not continues:
+            self._check_rest(plan, recovery)
+        return continues
+
+    def _check_rest(self, plan: Plan, recovery: PlanRecovery) -> None:
+        """Check that the run that this run resumes, if any, has left work.
+
+        Raises:
+            Refused: every task of the plan is closed and merged.
+        """
+        previous = self.plan_run.previous
+        names = {one.task.id for one in every_task(plan.tasks)}
+        if previous is not None and previous.closed.keys() >= names and not self._unmerged(plan, recovery):
+            why = "nothing of it was cancelled, given up or changed: every task is closed"
+            raise Refused(f"plan {plan.workstream!r} is not resumed: {why}; start it fresh to do all of it again")
+
     async def _read_previous(self, plan: Plan, resumes: str, refused: Collection[str] = ()) -> None:
+        # What this supervisor has just given up may still be on its way to the disk.
+        await self._sup.journal_writer.durable()
         rows = await self._sup.journal.entities()
         self.plan_run.previous = find_previous_run(plan, self._sup.settings, rows, resumes, refused)
 
-    async def _carry_out(self, plan: Plan, recovery: PlanRecovery, continues: bool) -> None:
+    async def _carry_out(self, plan: Plan, recovery: PlanRecovery, continues: bool, submission: Submission) -> None:
         """Run the tasks, from the first one to the last, or until the run is given up."""
         try:
             async with anyio.create_task_group() as group:
                 self.plan_run.begin(group)
-                await self._begin(plan, recovery, continues)
+                await self._begin(plan, recovery, continues, submission)
                 group.start_soon(self.scheduler.watch_stop)
                 group.start_soon(self._watch_journal)
+                # Not before: a task that recovery has not come to yet would look like one that was interrupted.
+                await self.plan_run.scheduler.join(self.plan_run.workstream.id, self.scheduler)
                 await self.scheduler.dispatch()
                 self.plan_run.concluded = True
                 group.cancel_scope.cancel()  # what still waits for a task that was settled otherwise
@@ -256,7 +320,7 @@ class PlanRunner:
         any more."""
         raise await self._sup.journal_lost()
 
-    async def _begin(self, plan: Plan, recovery: PlanRecovery, continues: bool) -> None:
+    async def _begin(self, plan: Plan, recovery: PlanRecovery, continues: bool, submission: Submission) -> None:
         """Open the workstream and its tasks, or, if the run *continues* one of an earlier supervisor, restore them.
 
         The order matters: work that was closed and not merged is merged before a task begins that may depend on that
@@ -269,7 +333,11 @@ class PlanRunner:
             closed = plan_run.previous.closed if plan_run.previous is not None else {}
             resumed = plan_run.previous.workstream if plan_run.previous is not None else ""
             count = sum(1 for one in every_task(plan.tasks) if one.task.id not in closed)
-            workstream.open(plan.workstream, count + len(unmerged), resumed)
+            key, request = submission.key, submission.request
+            with plan_run.together():  # a run in the journal without its plan could not be continued
+                workstream.open(plan.workstream, count + len(unmerged), resumed, key=key, request=request)
+                workstream.note_plan(plan)
+        self._sup.journal_writer.when_durable(self.submitted.set)
         # Before anything begins that may depend on it.
         merged, refused = await self._merge_late(unmerged)
         recovery.do_again(refused)
@@ -390,6 +458,7 @@ class PlanRunner:
     def add(self, plan: Plan) -> None:
         """Open the tasks of *plan* that are new (``check``). Running tasks that *plan* leaves out go on."""
         self.plan_run.worker_pool.resize(plan.workers, plan.max_sessions)
+        recorded = self._with_left_out(plan)
         self.plan_run.plan = self._split_as_before(plan)
         with self.plan_run.together():
             new = self.scheduler.open_tasks(self.plan_run.plan)
@@ -397,12 +466,20 @@ class PlanRunner:
                 return
             try:
                 self.plan_run.workstream.add_tasks(len(new))
+                self.plan_run.workstream.note_plan(recorded)
             except Refused as refusal:  # a critical task has failed meanwhile
                 for execution in new:
                     why = CancelReason(f"it came too late: {refusal}", TaskEnd.CANCELLED)
                     self.plan_run.start(self.scheduler.cancel, execution, why)
                 return
         self.plan_run.start(self._consider, new)
+
+    def _with_left_out(self, plan: Plan) -> Plan:
+        """Return *plan* with the tasks of the run that *plan* leaves out, and with their agents."""
+        known = {one.id for one in plan.tasks}
+        tops = [one.task for one in self.plan_run.executions.values() if one.parent is None]
+        tasks = (*plan.tasks, *(one for one in tops if one.id not in known))
+        return plan.model_copy(update={"tasks": tasks, "agents": {**self.plan_run.plan.agents, **plan.agents}})
 
     def _split_as_before(self, plan: Plan) -> Plan:
         """Return *plan* with the subtasks that the tasks of the run were split into meanwhile."""

@@ -26,7 +26,7 @@ async def rank(plan_run: PlanRun, execution: TaskExecution) -> None:
     priority = await plan_run.sup.plugins.priority(item)
     if priority != task.priority:
         execution.note("Ranked", {"priority": priority, "planned": task.priority}, "a plug-in says so")
-        plan_run.backlog.rank(execution.name, priority)
+        plan_run.backlog.rank(execution.id, priority)
 
 
 async def reclassify_failure(plan_run: PlanRun, execution: TaskExecution, failure: Failure, error: str) -> Failure:

@@ -1,9 +1,9 @@
 """Queues of claimable items, best first; items that cannot be claimed are skipped without looking at each of them.
 
-Pure. Items that need the same capabilities, provider and files are in one **partition**; partitions that differ only in
-their files are in one **bucket**, each ranked by its best item. A partition whose files are held waits as a whole
-outside of its bucket, and returns to the bucket when it is woken. So a search for work looks at one item per bucket,
-and a hundred items that need the same file cost as much as a single item.
+Pure. Items of one plan that need the same capabilities, agent, provider and files are in one **partition**; partitions
+that differ only in their files are in one **bucket**, each ranked by its best item. A partition whose files are held
+waits as a whole outside of its bucket, and returns to the bucket when it is woken. So a search for work looks at one
+item per bucket, and a hundred items that need the same file cost as much as a single item.
 
 Queues are cleaned when they are read: an item that stopped being claimable stays in its queue until it comes to the
 front, and is never in the queue twice.
@@ -34,7 +34,7 @@ class Waiting(Protocol):
 
 
 class Partition:
-    """Queue of the items that need the same capabilities, provider and files, best first."""
+    """Queue of the items of a plan that need the same capabilities, agent, provider and files, best first."""
 
     __slots__ = ("_queue", "bucket", "files", "shown", "waits_for_files")
 
@@ -82,13 +82,14 @@ class Partition:
 
 
 class Bucket:
-    """Queue of the partitions whose items need the same capabilities and the same provider."""
+    """Queue of the partitions whose items need the same capabilities, the same provider and the same agent."""
 
-    __slots__ = ("_partitions", "needs", "provider")
+    __slots__ = ("_partitions", "agent", "needs", "provider")
 
-    def __init__(self, needs: frozenset[str], provider: str) -> None:
+    def __init__(self, needs: frozenset[str], provider: str, agent: str) -> None:
         self.needs = needs
         self.provider = provider
+        self.agent = agent
         self._partitions: list[tuple[Rank, Partition]] = []
 
     def push(self, rank: Rank, partition: Partition) -> None:

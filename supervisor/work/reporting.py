@@ -14,8 +14,8 @@ supervisor ended was interrupted, or given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -28,6 +28,8 @@ from supervisor.sessions.restore import WHY
 from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerged_of
 from supervisor.work.task_execution import ACTOR
 
+PLAN: Final = "Plan"
+"""Name of the fact with the plan of a workstream; the last one is the plan with all tasks that were added."""
 RESULT: Final = "Result"
 """Name of the fact that lists the ends of the tasks of a workstream."""
 REPORTED: Final = "ResultReported"
@@ -56,12 +58,22 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     Raises:
         JournalError: the journal cannot be read.
     """
+    return await read_result(journal, workstream_id, unreported=True)
+
+
+async def read_result(journal: Journal, workstream_id: str, *, unreported: bool = False) -> UnreportedResult | None:
+    """Read the result of a workstream that has ended; ``None`` if there is none, or, where it has to be *unreported*,
+    if it was reported.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
     result: LifecycleEvent | None = None
     end: LifecycleEvent | None = None
     last_seq = BEGINNING
     for record in await records_of(journal, workstream_id):
         last_seq = record.seq
-        if record.event == REPORTED:
+        if record.event == REPORTED and unreported:
             return None
         if record.event == RESULT:
             result = record
@@ -78,6 +90,19 @@ async def read_unreported_result(journal: Journal, workstream_id: str) -> Unrepo
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
     tasks = {**known, **{one.id: one for one in missing}}
     return UnreportedResult(PlanResult(tasks, error, workstream_id), row, last_seq)
+
+
+async def read_plan(journal: Journal, workstream_id: str) -> Mapping[str, Any] | None:
+    """Read the plan of a workstream, as plain data; ``None`` if the journal has none.
+
+    Raises:
+        JournalError: the journal cannot be read.
+    """
+    plan: Mapping[str, Any] | None = None
+    for record in await records_of(journal, workstream_id):
+        if record.event == PLAN:
+            plan = record.metadata["plan"]
+    return plan
 
 
 def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:

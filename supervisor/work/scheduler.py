@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from functools import partial
-from math import inf
+from typing import Final
 
 import msgspec
 
@@ -29,9 +29,10 @@ from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.sessions.shutdown import STOPPED_AT_ONCE
 from supervisor.work import plugin_policies
 from supervisor.work.attempt_runner import AttemptRunner
-from supervisor.work.backlog import RefusalReason
+from supervisor.work.backlog import RefusalReason, Seeker
 from supervisor.work.blocking import PARENTS, BlockedTasks
 from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.leases import Claim
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import (
     STOPPING,
@@ -43,6 +44,8 @@ from supervisor.work.plan_run import (
     TaskSettled,
 )
 from supervisor.work.task_execution import ActiveMerge, CancelReason, TaskExecution
+
+NO_SLOT: Final = "no worker of its plan that may take it has a free slot (max_sessions, workers)"
 
 WAITING = frozenset({Task.PLANNED, Task.BLOCKED, Task.PENDING_APPROVAL})
 """States that a task leaves only by the act of a person, or by the end of another task."""
@@ -61,30 +64,52 @@ class TaskScheduler:
         self._considered: set[str] = set()
         """Names of the tasks for which a call of ``consider`` is under way: a second call does nothing."""
         plan_run.subscribe(self._on_event)
+        self._perform_effect = self._perform
+        """Bound method for all tasks: another one for each would take as much memory as its place in the queue."""
 
     # ------------------------------------------------------------------ claims
     async def dispatch(self) -> None:
-        """Claim tasks for workers until every task of the plan is settled."""
+        """Return when every task of the plan is settled. Meanwhile tasks are claimed by the scheduler of the
+        supervisor, through ``seekers`` and ``take``."""
         while self.plan_run.unsettled:
-            self._claim()
             self.blocked_tasks.end_dead_ends()
             await self.plan_run.woken()
 
-    def _claim(self) -> None:
-        """Claim for each free worker the best task that the worker can do. Without an await: no task is claimed
-        twice."""
-        plan_run, stopping = self.plan_run, self._sup.stopping.is_set()
-        for worker in plan_run.worker_pool.free():
-            now_s = plan_run.now()
-            # While the supervisor stops, no provider is asked: a task that is claimed then only learns that it ends.
-            gate = (lambda provider: True) if stopping else plan_run.providers.gate(now_s)
-            claim = plan_run.backlog.claim(worker.id, worker.capabilities, now_s=now_s, lease_s=inf, gate=gate)
-            if claim is None:
-                continue
-            plan_run.worker_pool.reserve(claim.worker_id, claim.item_id)
-            plan_run.note_claimed(plan_run.executions[claim.item_id])
-            plan_run.wake()  # the worker may have another slot
-            plan_run.start(self.attempt_runner.carry_out, plan_run.executions[claim.item_id], claim)
+    def seekers(self) -> list[Seeker]:
+        """Return the workers of the plan that can take one more task."""
+        plan_run = self.plan_run
+        if not (plan_run.begins_work and (free := plan_run.worker_pool.free())):
+            return []
+        plan_id = plan_run.workstream.id
+        at_work = plan_run.backlog.unheld(plan_id)
+        spare = not at_work or plan_run.worker_pool.free_slots > at_work
+        return [Seeker(worker.id, worker.capabilities, plan_id, spare) for worker in free]
+
+    def take(self, claim: Claim) -> None:
+        """Begin to carry out *claim*, without waiting for anything."""
+        plan_run, execution = self.plan_run, self.plan_run.by_id[claim.item_id]
+        plan_run.worker_pool.reserve(claim.worker_id, execution.name)
+        plan_run.note_claimed(execution)
+        plan_run.start(self.attempt_runner.carry_out, execution, claim)
+
+    def note_limited(self) -> None:
+        """Record of the tasks that were offered, and that a limit on tasks at work keeps waiting, that they wait."""
+        offered, self.plan_run.offered = self.plan_run.offered, []
+        for execution in [one for one in offered if not (one.is_over or one.cancel_reason)]:
+            refusal = self.plan_run.backlog.refusal(execution.id)
+            if refusal is not None and refusal.why in (RefusalReason.AGENT, RefusalReason.TOTAL):
+                execution.note("WaitsForSlot", {"why": refusal.why.value, "named": refusal.named}, refusal.reason)
+
+    def waiting(self) -> dict[str, str]:
+        """Return the tasks that wait for a worker, by name, each with the reason."""
+        plan_run, found = self.plan_run, dict[str, str]()
+        plan_run.scheduler.set_limits()
+        gate = plan_run.providers.gate(plan_run.now())
+        for execution in plan_run.executions.values():
+            if execution.is_opened and execution.result is None and self._is_queued(execution):
+                refusal = plan_run.backlog.refusal(execution.id, gate=gate)
+                found[execution.name] = refusal.reason if refusal is not None else NO_SLOT
+        return found
 
     async def watch_stop(self) -> None:
         """When the supervisor stops, cancel the tasks that wait for a worker, a person or the end of a delay: they must
@@ -105,7 +130,7 @@ class TaskScheduler:
 
     def _is_queued(self, execution: TaskExecution) -> bool:
         """Return whether nobody holds the task, and any worker may claim it."""
-        held = execution.active is not None or self.plan_run.backlog.holder(execution.name) is not None
+        held = execution.active is not None or self.plan_run.backlog.holder(execution.id) is not None
         if execution.cancel_reason or held:
             return False
         return execution.state is Task.OPEN and execution.job is Job.QUEUED and not execution.is_delayed
@@ -126,17 +151,17 @@ class TaskScheduler:
         new = [self._open_task(one, plan) for one in placed]
         for execution in new:
             provider = plan_run.provider_of(execution.agent)
-            plan_run.backlog.add(execution.backlog_item(provider), on_hold=True)
-        for execution in new:
-            if execution.is_imported:
-                plan_run.backlog.settle(execution.name, completed=execution.is_met)
+            if not execution.is_imported:
+                plan_run.by_id[execution.id] = execution
+                item = execution.backlog_item(plan_run.workstream.id, provider, plan_run.executions)
+                plan_run.backlog.add(item, on_hold=True)
         return new
 
     def _open_task(self, placed: PlacedTask, plan: Plan) -> TaskExecution:
         plan_run = self.plan_run
         parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)
-        execution.perform = partial(self._perform, execution)
+        execution.perform = partial(self._perform_effect, execution)
         if parent is not None:
             parent.subtasks.append(execution)
         if self._recovery.take_up(execution) or self._import_closed(execution):
@@ -217,7 +242,7 @@ class TaskScheduler:
             return False
         if parent is not None and (parent.result is not None or parent.state not in PARENTS):
             return False  # what its parent waits for, it waits for too, and goes with it
-        refusal = self.plan_run.backlog.refusal(execution.name)
+        refusal = self.plan_run.backlog.refusal(execution.id)
         unbegun = execution.state in (Task.PLANNED, Task.OPEN) and execution.job in (None, Job.PENDING)
         expected = (RefusalReason.ON_HOLD, RefusalReason.DEPENDENCY_FAILED)
         return unbegun and (refusal is None or refusal.why in expected)
@@ -290,13 +315,13 @@ class TaskScheduler:
 
     def _on_settled(self, execution: TaskExecution) -> None:
         plan_run = self.plan_run
-        changed = plan_run.backlog.settle(execution.name, completed=execution.is_met)
+        changed = plan_run.backlog.settle(execution.id, completed=execution.is_met)
         plan_run.wake()
         if not plan_run.running:
             return
         self.blocked_tasks.settled(execution)
-        names = dict.fromkeys((*changed.ready, *changed.dependency_failed))
-        self.consider_all(plan_run.executions[name] for name in names)
+        ids = dict.fromkeys((*changed.ready, *changed.dependency_failed))
+        self.consider_all(plan_run.by_id[entity_id] for entity_id in ids)
         if execution.parent is not None:
             self.consider_all([execution.parent])
         if execution.subtasks:
@@ -339,7 +364,7 @@ class TaskScheduler:
 
     def _hold(self, execution: TaskExecution, why: CancelReason) -> None:
         execution.cancel_reason = execution.cancel_reason or why
-        self.plan_run.backlog.hold(execution.name)
+        self.plan_run.hold(execution)
 
     async def cancel(
         self, execution: TaskExecution, why: CancelReason, begins: Callable[[], None] = lambda: None

@@ -349,7 +349,7 @@ class TaskCommands:
             self.scheduler.consider_all([one for one in others if execution.name in one.task.depends_on])
             raise
         self._check_not_given_up(execution)
-        plan_run.backlog.reopen(execution.name)
+        plan_run.backlog.reopen(execution.id)
         plan_run.offer(execution)
         return CommandEffect(Task.OPEN.value)
 
@@ -440,7 +440,7 @@ class TaskCommands:
                 if needed in plan_run.executions:
                     self.scheduler.blocked_tasks.check_wait(execution, plan_run.executions[needed])
         plan_run.plan = plan
-        plan_run.backlog.hold(execution.name)
+        plan_run.hold(execution)
         with plan_run.together():
             parts = self.scheduler.open_tasks(plan_run.plan)
             plan_run.workstream.add_tasks(len(parts))

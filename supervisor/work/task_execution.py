@@ -13,7 +13,7 @@ Example: ``await plan_run.advance(execution, TestsPassed())`` moves the run, the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -393,16 +393,26 @@ class TaskExecution:
         when = self.task.when.task if self.task.when is not None else None
         return (*self.task.depends_on, *((when,) if when is not None else ()))
 
-    def backlog_item(self, provider: str) -> BacklogItem:
-        """Return the backlog item for the task; *provider* is the provider of the task's agent."""
+    def backlog_item(self, plan: str, provider: str, tasks: Mapping[str, TaskExecution]) -> BacklogItem:
+        """Return the backlog item for the task.
+
+        Args:
+            plan: the id of the plan's run.
+            provider: the provider of the task's agent.
+            tasks: the tasks of the plan by name. Tasks that are imported were settled before, and nothing waits for
+                them.
+        """
+        needed = [(name, tasks[name].id) for name in self.needed if not tasks[name].is_imported]
         return BacklogItem(
-            id=self.name,
+            id=self.id,
+            plan=plan,
             priority=self.task.priority,
             needs=self.task.needs,
             files=tuple(self.task.files),
+            agent=self.agent,
             provider=provider,
-            depends_on=tuple(self.task.depends_on),
-            after=self.needed[len(self.task.depends_on) :],
+            depends_on=tuple(entity_id for name, entity_id in needed if name in self.task.depends_on),
+            after=tuple(entity_id for name, entity_id in needed if name not in self.task.depends_on),
         )
 
     def result_of(self, outcome: str, error: str) -> TaskResult:

@@ -311,6 +311,11 @@ class WorkerPool:
         left = self._slots - sum(len(worker.held) for worker in self._workers.values()) if not self._named else inf
         return [FreeWorker(one, self._workers[one].spec.capabilities) for one in self._free] if left > 0 else []
 
+    @property
+    def free_slots(self) -> int:
+        """Number of tasks that the workers can take, all together."""
+        return sum(self._workers[one].slots - len(self._workers[one].held) for one in self._free)
+
     def reserve(self, worker_id: str, name: str) -> None:
         """Reserve a slot of that worker for the task *name*.
 

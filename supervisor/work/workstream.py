@@ -16,11 +16,13 @@ from supervisor.lifecycles import workstream
 from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
 from supervisor.lifecycles.types import RecordId
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
+from supervisor.plans.plan import Plan
+from supervisor.plans.recorded import plain_plan
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.work.reporting import REPORTED, RESULT
+from supervisor.work.reporting import PLAN, REPORTED, RESULT
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR, TaskExecution
 
@@ -80,15 +82,15 @@ class WorkstreamEntity:
         resumes: str = self._the().data.resumes
         return resumes
 
-    def open(self, name: str, tasks: int, resumes: str = "") -> None:
-        """Create the workstream's entity, which begins its log."""
+    def open(self, name: str, tasks: int, resumes: str = "", *, key: str = "", request: str = "") -> None:
+        """Create the workstream's entity, which begins its log; *key* and *request* are those of its data."""
         wanted = self._sup.new_id(f"workstream:{name}")
         self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
             wanted,
             parent_id=None,
             state=Workstream.PLANNED,
-            data=WorkstreamData(tasks=tasks, resumes=resumes),
+            data=WorkstreamData(tasks=tasks, resumes=resumes, key=key, request=request),
             cause=Cause(actor=ACTOR),
         )
         self._seq = self._entity.born_seq
@@ -105,8 +107,10 @@ class WorkstreamEntity:
     async def go_on(self, known: int, fresh: int) -> None:
         """Continue with *known* tasks, and *fresh* (new) ones. An earlier supervisor may have created more tasks than
         it had counted, or counted more than it had created."""
-        self._withdrawn = max(0, self.tasks - known)
-        if more := fresh + max(0, known - self.tasks):
+        missing = max(0, self.tasks - known)
+        counted = min(missing, fresh)  # it was killed before it had created them
+        self._withdrawn = missing - counted
+        if more := fresh - counted + max(0, known - self.tasks):
             self.add_tasks(more)
 
     async def record_merged(self, tasks: Sequence[str], born: int) -> None:
@@ -156,6 +160,10 @@ class WorkstreamEntity:
         """Record the total amounts that the agents of the workstream's tasks have used, as the agents reported them."""
         told = {"used": used.as_record}
         self._sup.registry.record_fact(self.id, "Used", self._cause(), told, reason=used.words)
+
+    def note_plan(self, plan: Plan) -> None:
+        """Record the plan, so that the run can be continued without its file."""
+        self._the().record_fact(PLAN, self._cause(), {"plan": plain_plan(plan)})
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
         """Record the results of the workstream's tasks. The workstream's end is recorded afterwards, so that no end is

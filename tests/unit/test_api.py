@@ -278,10 +278,12 @@ COMMAND_LINE = ("cli", "mock_model", "simulation", "agent_catalogue", "__main__.
 """Parts of the package that speak to a terminal."""
 OF_THE_TERMINAL = {
     "supervisor/control/error_messages.py",
+    "supervisor/host/notifications.py",
     "supervisor/journal/reader.py",
     "supervisor/journal/statedir.py",
 }
-"""Modules with errors that only the command line raises: a directory that is read without a supervisor."""
+"""Modules with errors that only the command line raises (a directory that is read without a supervisor); and notices,
+which give a person the command to type."""
 
 
 def test_texts_for_a_host_name_no_command() -> None:

@@ -7,29 +7,22 @@ A host mounts the app next to its own routes, or serves it alone; a supervisor s
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.middleware.cors import CORSMiddleware
 
-from supervisor import __version__
+from supervisor.control.http.admission import Admission, Asgi, RateLimit
 from supervisor.control.http.callers import HOST, Identify
 from supervisor.control.http.commands import add_commands
 from supervisor.control.http.errors import add_error_handlers
 from supervisor.control.http.events import router as events_router
-from supervisor.control.http.gate import Asgi, Gate, RateLimit
 from supervisor.control.http.queries import add_queries
 from supervisor.control.http.views import Views
 from supervisor.host.api import Supervisor
 from supervisor.policies.argument_checks import check_type
-
-
-class Closing(Protocol):
-    """An event, such as ``anyio.Event``."""
-
-    async def wait(self) -> object: ...
-
+from supervisor.ports.version import installed_version
 
 _DESCRIPTION: Final = (
     "The HTTP API of a running supervisor of AI agent sessions. Ids look like `lead` (a session), `lead/docs` (its "
@@ -38,49 +31,51 @@ _DESCRIPTION: Final = (
 )
 
 
-def create_app(sup: Supervisor, *, closing: Closing | None = None, origins: Collection[str] = ()) -> Asgi:
+def create_app(
+    sup: Supervisor, *, closing: Callable[[], Awaitable[Any]] | None = None, origins: Sequence[str] = ()
+) -> Any:
     """Return the HTTP API of *sup* as an ASGI app, to be mounted in a host's app, or served alone.
 
     The app lets in whoever reaches it, with all rights: the host decides who does. Requests that a page of another site
     has sent are refused.
 
     Args:
-        closing: event at which the event streams end. Set it when your server begins to stop, since servers wait for
-            open responses; by default the streams end when the supervisor's sessions have ended.
+        closing: async function that returns when your server begins to stop: then the event streams end, since servers
+            wait for open responses. By default they end when the supervisor's sessions have ended.
         origins: sites of other hosts, such as ``https://board.example``, whose pages may use the API (CORS).
 
     Raises:
         TypeError: *sup* is no supervisor.
     """
     check_type("sup", sup, Supervisor)
-    return build_app(sup, lambda scope: HOST, closing=closing or sup.core.services.closing, origins=origins)
+    return build_app(sup, lambda scope: HOST, closing=closing or sup.core.services.closing.wait, origins=origins)
 
 
 def build_app(
     sup: Supervisor,
     identify: Identify,
     *,
-    closing: Closing,
-    origins: Collection[str] = (),
+    closing: Callable[[], Awaitable[Any]],
+    origins: Sequence[str] = (),
     rate: RateLimit | None = None,
 ) -> Asgi:
-    """Return the HTTP API of *sup*, with senders as *identify* knows them; the event streams end at *closing*."""
+    """Return the HTTP API of *sup*, with senders as *identify* knows them; *closing* ends the event streams."""
     app = make_routes()
     app.state.supervisor, app.state.views = sup, Views(sup)
     app.state.closing, app.state.streams, app.state.abort_plans = closing, set(), OrderedDict()
-    gate = Gate(app, identify, origins=origins, rate=rate)
+    admission = Admission(app, identify, origins=origins, rate=rate)
     if not origins:
-        return gate
+        return admission
     headers = ["authorization", "content-type", "idempotency-key", "last-event-id"]
     methods = ["GET", "POST", "DELETE"]
-    return CORSMiddleware(gate, allow_origins=list(origins), allow_methods=methods, allow_headers=headers)
+    return CORSMiddleware(admission, allow_origins=list(origins), allow_methods=methods, allow_headers=headers)
 
 
 def make_routes() -> FastAPI:
     """Return the routes, without the state that they work on."""
     app = FastAPI(
         title="supervisor",
-        version=__version__,
+        version=installed_version(),
         description=_DESCRIPTION,
         redirect_slashes=False,
         openapi_url=None,  # ``queries`` has this route: the document is made in a thread

@@ -1,4 +1,4 @@
-"""Who sends an HTTP request: the program, as the kernel knows it, and the role of its token.
+"""Sender of an HTTP request: the program, as the kernel knows it, and the role of its token.
 
 A request may do what both allow. The role is that of the token (``read``, ``operate``, ``admin``); the program decides
 as on the control socket (``control.callers``): whatever token an agent holds, it has the rights of its session.
@@ -18,7 +18,7 @@ from supervisor.ports import Caller, Origin
 Scope = Mapping[str, Any]
 """ASGI scope of a request."""
 CLIENT: Final = "supervisor.client"
-"""Key of the ``HttpClient`` in the ASGI scope, which the gate sets."""
+"""Key of the ``HttpClient`` in the ASGI scope, which the admission sets."""
 
 
 class HttpClient(NamedTuple):

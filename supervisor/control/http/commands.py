@@ -304,7 +304,7 @@ _REFUSALS: Final[Mapping[str, type[Exception]]] = {"unknown": LookupError, "bad"
 
 # --------------------------------------------------------------------------------------------------------- aborts
 class Execution(_Body):
-    """How to execute an abort plan."""
+    """Options for the execution of an abort plan."""
 
     reason: SkipValidation[str] = Field("", description="the reason, for the agents and the records")
     within_s: SkipValidation[float | None] = Field(

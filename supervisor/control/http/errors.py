@@ -46,7 +46,7 @@ _SHOWN_MAX: Final = 60
 
 
 class ErrorDetail(BaseModel):
-    """What is wrong with a request, and what to do."""
+    """Error of a request, and the fix."""
 
     code: str = Field(description=f"the kind of the error: {', '.join(dict.fromkeys([*_CODES.values(), *STATUS]))}")
     message: str = Field(description="the error as a sentence, with the field, the value and the fix")

@@ -31,9 +31,9 @@ from fastapi.sse import format_sse_event
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from supervisor.control.http.admission import STALL_S, Receive, Send
 from supervisor.control.http.callers import client_of
 from supervisor.control.http.errors import Problem
-from supervisor.control.http.gate import STALL_S, Receive, Send
 from supervisor.control.http.queries import ERRORS, supervisor_of
 from supervisor.control.http.schemas import schema_of
 from supervisor.control.http.views import Views
@@ -190,7 +190,7 @@ class EventStream(_Stream):
         scope.cancel()
 
     async def _watch_closing(self, scope: anyio.CancelScope) -> None:
-        await self._app.state.closing.wait()
+        await self._app.state.closing()
         scope.cancel()
 
 

@@ -18,7 +18,6 @@ from fastapi.openapi.docs import get_swagger_ui_html
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from supervisor import __version__
 from supervisor.control.http.errors import ErrorReply, Problem
 from supervisor.control.http.schemas import schema_of
 from supervisor.control.http.views import APPROVED_BY_PERSONS, Detail, Health, Line, Usage, Views
@@ -31,6 +30,7 @@ from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import INTEGER_MAX, Kind, LifecycleEvent, RecordId
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.permissions import OpenPermission
+from supervisor.ports.version import installed_version
 from supervisor.runtime.entity import NoSuchEntity
 
 HEARTBEAT_S: Final = 2.0
@@ -61,7 +61,7 @@ class Ready(BaseModel):
 
 
 class Page(BaseModel):
-    """One page of a list."""
+    """Page of a list."""
 
     next: int | None = Field(description="the value of `after` for the next page; null on the last page")
 
@@ -182,7 +182,7 @@ async def health(request: Request) -> Response:
     state = "failed" if sup.failure is not None else "stopping" if sup.stopping.is_set() else "running"
     found = Health(
         pid=os.getpid(),
-        version=__version__,
+        version=installed_version(),
         state=state,
         seq=sup.core.journal.last_seq,
         sessions=len(sup.core.registry.sessions),

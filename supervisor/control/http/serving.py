@@ -6,7 +6,7 @@ The supervisor accepts the connections itself, and hands each to hypercorn's cla
 that, and no server offers them: who has connected is asked of the kernel before the first request; a client that does
 not read is cut off on both event loops, by closing its socket; and the end is bounded, whatever the clients do.
 
-    accept -> identify (SO_PEERCRED, or /proc/net/tcp) -> hypercorn -> Gate -> FastAPI
+    accept -> identify (SO_PEERCRED, or /proc/net/tcp) -> hypercorn -> Admission -> FastAPI
 
 At the end: nobody is accepted; event streams send their last event; idle connections are closed; requests under way
 have ``GRACE_S`` seconds for their replies; then every socket is closed, and every task is cancelled.
@@ -39,10 +39,10 @@ from hypercorn.config import Config
 from starlette.datastructures import Headers
 
 from actors import failpoint
+from supervisor.control.http.admission import STALL_S, Asgi, Message, RateLimit, Receive, Send
 from supervisor.control.http.app import build_app
 from supervisor.control.http.callers import HttpClient, Scope
 from supervisor.control.http.errors import Problem
-from supervisor.control.http.gate import STALL_S, Asgi, Message, RateLimit, Receive, Send
 from supervisor.control.http.options import BadHttpOptions, HttpOptions, Listening, Tokens
 from supervisor.control.roles import Role
 from supervisor.control.server import peer
@@ -89,7 +89,7 @@ def tls_context(options: HttpOptions) -> ssl.SSLContext | None:
 
 
 class _Connection:
-    """One client: its socket, the program at the other end, and since when a piece of a response waits for it."""
+    """Client: its socket, the program at the other end, and since when a piece of a response waits for it."""
 
     def __init__(self, accepted: socket.socket, *, is_tcp: bool) -> None:
         self.socket, self.is_tcp = accepted, is_tcp
@@ -113,7 +113,7 @@ class _Server:
             else hypercorn.asyncio.worker_context.WorkerContext(None)
         )
         self._config = Config()
-        self._config.errorlog = self._config.accesslog = None  # the gate logs what is ours
+        self._config.errorlog = self._config.accesslog = None  # the admission logs what is ours
         self._config.keep_alive_timeout = IDLE_S
         self._config.include_server_header = False
         self._config.ssl_handshake_timeout = IDLE_S
@@ -289,7 +289,7 @@ async def serve_http(
     """
     senders = _Senders(options, listening.tokens)
     ending = anyio.Event()
-    make = partial(build_app, sup, senders.identify, closing=ending, origins=options.origins, rate=RateLimit())
+    make = partial(build_app, sup, senders.identify, closing=ending.wait, origins=options.origins, rate=RateLimit())
     app = await anyio.to_thread.run_sync(make)  # it takes a tenth of a second
     server = _Server(sup, app, options, tls)
     failure: Exception | None = None

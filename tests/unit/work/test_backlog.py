@@ -11,7 +11,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from supervisor.work.backlog import Backlog, BacklogItem, DependantChanges, Gate, Refusal, RefusalReason, UnknownItem
+from supervisor.work.backlog import (
+    Backlog,
+    BacklogItem,
+    DependantChanges,
+    Gate,
+    Refusal,
+    RefusalReason,
+    Seeker,
+    UnknownItem,
+)
 from supervisor.work.leases import Claim, Leases, StaleClaim
 from supervisor.work.owned_paths import OwnedPaths, spelled
 
@@ -27,7 +36,8 @@ def backlog_of(*items: BacklogItem) -> Backlog:
 
 
 def claim(backlog: Backlog, worker_id: str = "w", capabilities: frozenset[str] | None = EVERY, **given: Any) -> Any:
-    return backlog.claim(worker_id, capabilities, **{"now_s": 0.0, "lease_s": LEASE_S, **given})
+    plan = given.pop("plan", "")
+    return backlog.claim([Seeker(worker_id, capabilities, plan)], **{"now_s": 0.0, "lease_s": LEASE_S, **given})
 
 
 def claim_by_id(backlog: Backlog, item_id: str, worker_id: str = "w", **given: Any) -> Any:
@@ -668,7 +678,7 @@ class BacklogMachine(RuleBasedStateMachine):
         asked = {"now_s": self.now_s, "lease_s": lease_s, "gate": closed(shut)}
         for _ in range(count):
             expected = self.model.best(WORKERS[worker], shut)
-            claim = self.backlog.claim(worker, WORKERS[worker], **asked)
+            claim = self.backlog.claim([Seeker(worker, WORKERS[worker])], **asked)
             assert (claim.item_id if claim is not None else None) == expected
             if claim is not None:
                 self.grant(claim, worker, lease_s)
@@ -773,12 +783,12 @@ class BacklogMachine(RuleBasedStateMachine):
         assert self.backlog.claims() == []
         self.model.claims.clear()
         while (expected := self.model.best(None, "none")) is not None:
-            claim = self.backlog.claim("any", None, now_s=self.now_s, lease_s=5.0)
+            claim = self.backlog.claim([Seeker("any", None)], now_s=self.now_s, lease_s=5.0)
             assert claim is not None
             assert claim.item_id == expected
             self.backlog.settle(claim.item_id, completed=True)
             self.model.outcomes[claim.item_id] = True
-        assert self.backlog.claim("any", None, now_s=self.now_s, lease_s=5.0) is None
+        assert self.backlog.claim([Seeker("any", None)], now_s=self.now_s, lease_s=5.0) is None
 
 
 BacklogMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

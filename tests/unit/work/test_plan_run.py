@@ -123,10 +123,11 @@ async def test_a_task_that_is_to_be_cancelled_is_not_offered(tmp_path: Path) -> 
     async with supervising(tmp_path) as run:
         plan_run = plan_run_of(run, "a", "b")
         for one in plan_run.executions.values():
-            plan_run.backlog.add(one.backlog_item(""), on_hold=True)
+            one.earlier_id = f"task:{one.name}"
+            plan_run.backlog.add(one.backlog_item("workstream:p", "", plan_run.executions), on_hold=True)
         plan_run.executions["a"].cancel_reason = "nobody needs it"
         for one in plan_run.executions.values():
             plan_run.offer(one)
 
-        assert plan_run.backlog.refusal("a") is not None
-        assert plan_run.backlog.refusal("b") is None
+        assert plan_run.backlog.refusal("task:a") is not None
+        assert plan_run.backlog.refusal("task:b") is None

@@ -21,7 +21,7 @@ CLAIM = Claim("t", "worker:local", 1, float("inf"))
 def execution(**more: Any) -> TaskExecution:
     """Return the execution of a task without an entity, so that no supervisor is needed."""
     supervisor: Any = None
-    return TaskExecution(supervisor, TaskConfig(id="t", agent="a", prompt="do it", **more))
+    return TaskExecution(supervisor, TaskConfig(**{"id": "t", "agent": "a", "prompt": "do it", **more}))
 
 
 # ------------------------------------------------------------------------------------------------------------ phases
@@ -71,12 +71,18 @@ async def test_an_imported_task_is_settled_with_its_former_result() -> None:
 
 
 async def test_a_task_needs_its_dependencies_and_the_task_of_its_condition() -> None:
-    """The task named in a condition must be settled before; only a dependency must also be completed."""
+    """The task named in a condition must be settled before; only a dependency must also be completed. A task that was
+    closed by the resumed run is not waited for."""
     one = execution(depends_on=("a", "b"), when={"task": "c", "outcome": "failed"})
+    tasks = {name: execution(id=name) for name in "abc"}
+    for each in (one, *tasks.values()):
+        each.earlier_id = f"task:{each.name}"
+    tasks["b"].is_imported = True
 
     assert one.needed == ("a", "b", "c")
-    item = one.backlog_item("shell:sh")
-    assert (item.depends_on, item.after, item.provider) == (("a", "b"), ("c",), "shell:sh")
+    item = one.backlog_item("workstream:p", "shell:sh", tasks)
+    assert (item.id, item.plan, item.provider) == ("task:t", "workstream:p", "shell:sh")
+    assert (item.depends_on, item.after) == (("task:a",), ("task:c",))
 
 
 # ----------------------------------------------------------------------------------------------------- interruptions

@@ -13,7 +13,7 @@ import pytest
 from httpx2 import AsyncClient
 
 from supervisor import Retention, Supervisor
-from supervisor.control.http import events, gate, serving
+from supervisor.control.http import admission, events, serving
 from supervisor.journal import retention
 from supervisor.runtime import subscriptions
 from tests.support import DEADLINE_S, wait_for_record
@@ -29,7 +29,7 @@ EVENTS = "/api/v1/events"
 
 
 class Event(NamedTuple):
-    """One event of a stream, or a comment."""
+    """Event of a stream, or a comment."""
 
     name: str
     data: Any
@@ -164,7 +164,7 @@ async def test_a_reader_that_stalls_is_cut_off_and_delays_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client that does not read is disconnected; another reader has every record meanwhile."""
-    monkeypatch.setattr(gate, "STALL_S", 1.0)
+    monkeypatch.setattr(admission, "STALL_S", 1.0)
     monkeypatch.setattr(serving, "STALL_S", 1.0)
     seen: list[int | None] = []
 
@@ -194,7 +194,7 @@ async def test_a_reader_that_is_too_far_behind_is_told_so(tmp_path: Path, monkey
     """When more records wait for a reader than its buffer holds, the stream ends with ``slow``; reading on from the
     last id misses nothing."""
     monkeypatch.setattr(subscriptions, "SUBSCRIPTION_BYTES_MAX", 250_000)
-    for module in (events, gate, serving):
+    for module in (events, admission, serving):
         monkeypatch.setattr(module, "STALL_S", DEADLINE_S)
     async with over_unix(tmp_path / "sd") as (sup, client):
         session = await sup.start_session("a", agent="helpful")

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 from pydantic import TypeAdapter
 
+from supervisor.control.http.admission import BODY_BYTES_MAX, Admission, RateLimit
 from supervisor.control.http.app import create_app
 from supervisor.control.http.callers import HttpClient
 from supervisor.control.http.errors import Problem
-from supervisor.control.http.gate import BODY_BYTES_MAX, Gate, RateLimit
 from supervisor.control.http.schemas import FIELDS, schema_of
 from supervisor.control.operations import OPERATIONS
 from supervisor.control.roles import Role
@@ -255,8 +255,8 @@ async def test_a_role_allows_what_its_operations_need(role: Role) -> None:
     """A token with the role ``read`` changes nothing, ``operate`` does not stop the supervisor, ``admin`` does all."""
     async with supervised() as sup:
         inner = create_app(sup)
-        assert isinstance(inner, Gate)
-        async with client_of(Gate(inner._app, lambda scope: sender(role))) as client:
+        assert isinstance(inner, Admission)
+        async with client_of(Admission(inner._app, lambda scope: sender(role))) as client:
             assert (await client.get(f"{V1}/tree")).status_code == 200
             started = await client.post(f"{V1}/sessions", json={"name": "lead", "agent": "helpful"})
             assert started.status_code == (403 if role is Role.READ else 201)
@@ -271,10 +271,10 @@ async def test_an_agent_has_its_own_rights_whatever_token_it_holds() -> None:
     """An agent with the token of an admin may read and send to its own session, and nothing else."""
     async with supervised() as sup:
         inner = create_app(sup)
-        assert isinstance(inner, Gate)
+        assert isinstance(inner, Admission)
         await sup.start_session("lead", agent="helpful")
         await sup.start_session("other", agent="helpful")
-        async with client_of(Gate(inner._app, lambda scope: sender(Role.ADMIN, Origin.AGENT))) as client:
+        async with client_of(Admission(inner._app, lambda scope: sender(Role.ADMIN, Origin.AGENT))) as client:
             assert (await client.get(f"{V1}/tree")).status_code == 200
             assert (await client.post(f"{V1}/sessions/lead/messages", json={"text": "hi"})).status_code == 201
             for path, body in (

@@ -20,7 +20,7 @@ from httpx2 import AsyncClient, AsyncHTTPTransport, TransportError
 
 from actors import failpoint
 from supervisor import AgentConfig, HttpOptions, Supervisor, create_app, open_supervisor
-from supervisor.control.http import gate, serving
+from supervisor.control.http import admission, serving
 from supervisor.control.http.options import BadHttpOptions, read_tokens
 from supervisor.control.roles import Role
 from tests.support import DEADLINE_S, quick_settings
@@ -51,7 +51,7 @@ async def in_host(sd: Path) -> AsyncIterator[tuple[Supervisor, AsyncClient]]:
     path, ended = sd.parent / "host.sock", anyio.Event()
     async with supervised(sd) as sup, anyio.create_task_group() as group:
         host = FastAPI()
-        host.mount("/sup", create_app(sup, closing=ended))
+        host.mount("/sup", create_app(sup, closing=ended.wait))
         config = hypercorn.Config()
         config.bind, config.graceful_timeout = [f"unix:{path}"], 1.0
         config.errorlog = None
@@ -286,7 +286,7 @@ async def raw(sd: Path, data: bytes) -> bytes:
     ],
 )
 async def test_malformed_and_oversized_requests_are_refused(tmp_path: Path, data: bytes, status: int) -> None:
-    """What is no request, or too large, has the right status; nothing is started, and the service goes on."""
+    """A request that is malformed or too large has the right status; nothing is started, and the service goes on."""
     async with over_unix(tmp_path / "sd") as (sup, client):
         found = await raw(tmp_path / "sd", data)
         assert found.startswith(f"HTTP/1.1 {status}".encode()), found[:200]
@@ -296,7 +296,7 @@ async def test_malformed_and_oversized_requests_are_refused(tmp_path: Path, data
 
 async def test_a_slow_body_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request whose body does not arrive in time is answered with 408, and nothing is started."""
-    monkeypatch.setattr(gate, "BODY_S", 0.1)
+    monkeypatch.setattr(admission, "BODY_S", 0.1)
     begin = b"POST /api/v1/stop HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
     async with over_unix(tmp_path / "sd") as (sup, _client):
         assert (await raw(tmp_path / "sd", begin)).startswith(b"HTTP/1.1 408")

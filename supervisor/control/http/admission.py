@@ -1,4 +1,4 @@
-"""Gate of the HTTP API: what a request must pass before a route sees it, on every server and in every host.
+"""Admission of the HTTP API: what a request must pass before a route sees it, on every server and in every host.
 
 In this order: who sends it (``Identify``), whether it comes from another site, how often this sender asks, how large
 and how slow the body is. A request that does not pass is answered with an error, and nothing has begun: the whole body
@@ -64,7 +64,7 @@ class RateLimit:
             raise Problem(429, "too many requests; wait a second, then send fewer", headers={"Retry-After": "1"})
 
 
-class Gate:
+class Admission:
     """ASGI middleware. *origins* are the sites of other hosts whose pages may send requests; *rate* limits senders."""
 
     def __init__(

@@ -1,0 +1,128 @@
+"""Scheduler that the plans of one supervisor share: the backlog with its fencing tokens and owned files, the breakers
+of the providers, and the limits on tasks at work.
+
+Theory of operation
+-------------------
+A supervisor has one ``SharedScheduler``, made with its first plan; the scheduler lives as long as the supervisor. Each
+plan that runs is a partition of the backlog, named by the id of its workstream, with workers of its own::
+
+    SharedScheduler            one for a supervisor: which task of which plan is claimed next (``Backlog.claim``)
+      TaskScheduler, PlanRun   one for each plan: which tasks can begin, and what follows from the end of a task
+
+Whatever may make a task claimable calls ``wake``: a task is ready, a slot is free, files are released, a provider works
+again. The loop of the scheduler, a service of the supervisor, then claims tasks until no free worker of any plan can
+claim one. A claim is carried out by a task of the plan, in the plan's own task group: the failure of a plan, its
+cancellation or its end reach no other plan, and never this loop.
+
+Example: plans A and B use the agent ``coder`` with ``max_sessions: 2``, and two tasks of A are at work. When one of
+them has ended, the slot of B's worker, which was free all the time, is used: B's last claim is longer ago.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from actors.one_shot_event import OneShotEvent
+from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.job import JobData
+from supervisor.lifecycles.types import Kind
+from supervisor.work.backlog import Backlog, Limits, Seeker
+from supervisor.work.leases import Claim
+from supervisor.work.providers import ProviderBreakers
+
+
+class PlanPartition(Protocol):
+    """Protocol of a plan that runs, as the scheduler sees it."""
+
+    def seekers(self) -> list[Seeker]:
+        """Return the workers of the plan that can take one more task."""
+        ...
+
+    def take(self, claim: Claim) -> None:
+        """Begin to carry out *claim*, without waiting for anything."""
+        ...
+
+    def note_limited(self) -> None:
+        """Record of the tasks that were offered, and that a limit on tasks at work keeps waiting, that they wait."""
+        ...
+
+
+class SharedScheduler:
+    """Claims the tasks of all plans that run on *sup*."""
+
+    def __init__(self, sup: SupervisorCore) -> None:
+        self._sup = sup
+        self.backlog = Backlog(last_token=_last_token(sup))
+        self.providers = ProviderBreakers()
+        self._plans: dict[str, PlanPartition] = {}
+        self._is_started = False
+        self._woken = anyio.Event()
+
+    # ------------------------------------------------------------------ plans
+    async def join(self, plan_id: str, plan: PlanPartition) -> None:
+        """Claim tasks of that plan from now on.
+
+        Raises:
+            ActorStopped: the supervisor has ended.
+        """
+        self._plans[plan_id] = plan
+        self.wake()  # its tasks were offered before
+        if not self._is_started:
+            self._is_started = True
+            await self._sup.services.add("scheduler", self._run)
+
+    def leave(self, plan_id: str) -> None:
+        """Remove a plan that has ended, with its items. Whatever they held is free for the other plans."""
+        self._plans.pop(plan_id, None)
+        self.backlog.remove_plan(plan_id)
+        self.wake()
+
+    # ------------------------------------------------------------------ claims
+    def wake(self) -> None:
+        """Look for tasks that can be claimed: something may be claimable now."""
+        self._woken.set()
+
+    async def _run(self) -> None:
+        """Claim tasks whenever something may be claimable, and when the next provider may be probed."""
+        watched: OneShotEvent | None = None
+        while True:
+            self._woken = anyio.Event()
+            if (configured := self._sup.configured) is not watched:  # limits may be higher then
+                configured.then(self.wake)
+                watched = configured
+            self._claim()
+            now_s = self._sup.journal_writer.clock.now()
+            free_at_s = self.providers.free_at_s(now_s)
+            with anyio.move_on_after(None if free_at_s is None else free_at_s - now_s):
+                await self._woken.wait()
+
+    def _claim(self) -> None:
+        """Claim tasks for free workers until none can claim one. Without an await: no task is claimed twice."""
+        now_s = self._sup.journal_writer.clock.now()
+        self.set_limits()
+        # While the supervisor stops, no provider is asked: a task that is claimed then only learns that it ends.
+        gate = (lambda provider: True) if self._sup.stopping.is_set() else self.providers.gate(now_s)
+        while True:
+            plan_of = {seeker: plan for plan in self._plans.values() for seeker in plan.seekers()}
+            claim = self.backlog.claim([*plan_of], now_s=now_s, lease_s=inf, gate=gate)
+            if claim is None:
+                break
+            plan = next(plan for seeker, plan in plan_of.items() if seeker.worker_id == claim.worker_id)
+            plan.take(claim)
+        if self.backlog.limits.are_set:
+            for plan in self._plans.values():
+                plan.note_limited()
+
+    def set_limits(self) -> None:
+        """Read the limits on tasks at work: those of the settings and agents as they are now."""
+        self.backlog.limits = Limits(self._sup.settings.max_sessions_total, self._sup.session_limits)
+
+
+def _last_token(sup: SupervisorCore) -> int:
+    """Return the largest fencing token that an earlier supervisor granted, as recorded in the journal."""
+    jobs = (row for row in sup.recovered_work.rows.values() if row.kind == Kind.JOB)
+    return max((msgspec.json.decode(row.data, type=JobData).token for row in jobs), default=0)
