@@ -11,8 +11,8 @@ from pathlib import Path
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import open_journal, unknown_id
-from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
+from supervisor.cli.lookup import open_journal, unknown_id, with_run
+from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
 from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.diagnostics.tree_view import tool_calls
@@ -27,10 +27,14 @@ from supervisor.ports import Reader
 @click.option(
     "--after", type=click.IntRange(0, INTEGER_MAX), default=0, metavar="SEQ", help="Only records after this number."
 )
+@run_option
 @state_dir_option
 @json_option
-def events(entity_id: str | None, follow: bool, after: int, state_dir: Path, as_json: bool) -> None:
-    """ID is the id of a session, turn, agent, task or tool call."""
+def events(entity_id: str | None, follow: bool, after: int, run: str | None, state_dir: Path, as_json: bool) -> None:
+    """ID is the id of a session, turn, agent, task (RUN#TASK), run or tool call. With --run, ID is the name of a task;
+    without ID, the records of the run itself are printed."""
+    if run is not None:
+        entity_id = with_run(entity_id, run) if entity_id is not None else run
     with open_journal(state_dir) as (_, reader):
         records = _Records(reader, entity_id, as_json=as_json)
         last = records.read(after=RecordId(after), follow=follow)

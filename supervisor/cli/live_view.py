@@ -57,7 +57,7 @@ _logger = logging.getLogger("supervisor")
 class RunView(Protocol):
     """Format of the output of a run. Methods may block; they run only in the thread of a :class:`Reporter`."""
 
-    def begin(self, workstream_id: str) -> None:
+    def begin(self, run_id: str) -> None:
         """Show the id of the run, before anything else of the run."""
         ...
 
@@ -94,8 +94,8 @@ class _LineView:
 class JsonView(_LineView):
     """View for programs: a JSON object per record, per change of the journal's availability, and for the result."""
 
-    def begin(self, workstream_id: str) -> None:
-        self._write(json_line({"workstream": workstream_id}))
+    def begin(self, run_id: str) -> None:
+        self._write(json_line({"run": run_id}))
 
     def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
         for event in events:
@@ -121,8 +121,8 @@ class PlainView(_LineView):
         self._output = OutputFollower(state, before)
         self._sessions: set[str] = set()
 
-    def begin(self, workstream_id: str) -> None:
-        self._write(workstream_id)
+    def begin(self, run_id: str) -> None:
+        self._write(f"run {run_id}")
 
     def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
         self._table.take(events, rows)
@@ -179,7 +179,7 @@ class TableView:
         if self._errors is not None:
             sys.stderr = self._errors
 
-    def begin(self, workstream_id: str) -> None:
+    def begin(self, run_id: str) -> None:
         pass  # the heading of the table names it
 
     def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
@@ -310,12 +310,12 @@ class Reporter:
         self._reader = self._open.enter_context(reader)
         self._view = make_view()
 
-    def begin(self, workstream_id: str) -> None:
+    def begin(self, run_id: str) -> None:
         """Show the id of the run, at the first call."""
         with self._lock:
             if not self._is_begun:
                 self._is_begun = True
-                self._with_view(lambda view: view.begin(workstream_id))
+                self._with_view(lambda view: view.begin(run_id))
 
     def show_outage(self, outage: Outage | None) -> None:
         """Show that the journal cannot be written, or that it can be written again, if that has changed."""

@@ -10,12 +10,13 @@ from typing import Final
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import has_ended, newest_task, open_journal, pause, sessions_named
-from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
+from supervisor.cli.lookup import has_ended, open_journal, pause, sessions_named, task_given, with_run
+from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_line
 from supervisor.control.error_messages import BadInput
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
+from supervisor.lifecycles.run_ids import name_of_task
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.ports import Reader
 
@@ -33,13 +34,14 @@ _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids(Kind.TASK, Kind.SESSION))
 @click.option("-f", "--follow", is_flag=True, help="Continue until the task, or the session, has ended.")
 @click.option("--exact", is_flag=True, help="ID is the id of one session, also if later sessions have its name.")
+@run_option
 @state_dir_option
 @json_option
-def logs_command(entity_id: str, follow: bool, exact: bool, state_dir: Path, as_json: bool) -> None:
-    """ID is the name of a task, or the id of a task or session. If several sessions have worked on the task, or had the
-    name, the newest is printed."""
+def logs_command(entity_id: str, follow: bool, exact: bool, run: str | None, state_dir: Path, as_json: bool) -> None:
+    """ID is the name of a task, or the id of a task (RUN#TASK) or session. If several sessions have worked on the task,
+    or had the name, the newest is printed."""
     with open_journal(state_dir) as (state, reader):
-        _Logs(state, reader, entity_id, exact=exact, as_json=as_json).print(follow=follow)
+        _Logs(state, reader, with_run(entity_id, run), exact=exact, as_json=as_json).print(follow=follow)
 
 
 class _Logs:
@@ -84,20 +86,24 @@ class _Logs:
         current.end()
 
     def _sessions(self) -> Sequence[str]:
-        found = sessions_named(self._reader, self._id)
+        found = sessions_named(self._reader, self._id, running=self._is_running())
         return [self._id] if self._exact and self._id in found else found
 
     def _task(self) -> str:
         """Return the id of the newest task that *entity_id* means; ``""`` if it means a session."""
-        task = None if self._exact else newest_task(self._reader.entities(), self._id)
+        task = None if self._exact else task_given(self._reader.entities(), self._id, running=self._is_running())
         return task.id if task is not None else ""
+
+    def _is_running(self) -> bool:
+        return self._state.lock_holder() is not None
 
     def _names(self, event: LifecycleEvent) -> bool:
         """Return whether a record may change the sessions or the task that *entity_id* means: only then all entities
         are read again, since a large plan has thousands. The id of a later task or session of a name contains the
         name."""
         born = event.event == "Born" and event.entity_type in (Kind.TASK, Kind.SESSION)
-        return (born or event.event == "claimed") and self._id.partition("/")[0] in event.entity_id
+        name = name_of_task(self._id).partition("/")[0]
+        return (born or event.event == "claimed") and name in event.entity_id
 
     def _printer(self, sessions: Sequence[str]) -> _TranscriptPrinter:
         session = sessions[-1] if sessions else ""

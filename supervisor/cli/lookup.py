@@ -1,15 +1,16 @@
 """Find what an id on the command line names, whether that has ended, and which ids are near to a misspelt one.
 
-The same name may occur in the journal more than once: a second run of a plan has a second task of that name, and each
-further session of the name has a number (``t``, ``t-2``, ``t-3``). A name means the newest of them; an id with a colon
-(``task:t``, ``t:t1``) always means exactly one entity.
+The same name may occur in the journal more than once: two runs may have tasks of that name, and each further session of
+the name has a number (``t``, ``t-2``, ``t-3``). A name means the task of the only running run that has the task; if
+several have it, the command is refused; if none has it, the newest. ``RUN#TASK``, and an id with a colon (``t:t1``),
+always mean exactly one entity. Behind ``RUN#TASK`` a slash or a colon leads to the newest session of the task.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,8 +20,9 @@ from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
+from supervisor.lifecycles.run_ids import GivenId, ambiguous_task, id_of_task, is_run_id, name_of_task, read_id
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import InvalidArgument, Kind
 from supervisor.ports import EntityRow, JournalError, Reader
 
 LOOK_AGAIN_S: Final = 0.2
@@ -43,14 +45,59 @@ def open_journal(state_dir: Path) -> Iterator[tuple[StateDir, Reader]]:
         yield state, reader
 
 
+def with_run(entity_id: str, run: str | None) -> str:
+    """Return an id in one word, ``RUN#TASK``, if it is given with ``--run``.
+
+    Raises:
+        BadInput: the id or the run has a wrong form, or there is a second run.
+    """
+    given = _read(entity_id, run or "")
+    return f"{given.task_id}{given.below}" if given.run else entity_id
+
+
+def _read(entity_id: str, run: str = "") -> GivenId:
+    try:
+        return read_id(entity_id, run)
+    except InvalidArgument as error:
+        raise BadInput(str(error)) from None
+
+
 # -------------------------------------------------------------------------------------------------------- tasks
-def newest_task(rows: Iterable[EntityRow], name: str) -> EntityRow | None:
-    """Return the newest task that has the id *name*, or that name in its plan; ``None`` if there is none."""
-    return max(_tasks(rows, name), key=lambda row: row.born_seq, default=None)
+def task_given(rows: Iterable[EntityRow], entity_id: str, *, running: bool) -> EntityRow | None:
+    """Return the task that *entity_id* means; ``None`` if it means no task, or nothing. *running*: a supervisor runs.
+
+    Raises:
+        BadInput: there is no such run, or the run has no such task; or several running runs have a task of that name.
+    """
+    given, rows = _read(entity_id), list(rows)
+    if given.run:
+        return None if given.below else _task_of_run(rows, given)
+    found = [row for row in rows if row.kind == Kind.TASK and data_of(row).get("name") == entity_id]
+    running_runs = {row.id for row in rows if running and row.kind == Kind.WORKSTREAM and not row.ended}
+    going_on = [row for row in found if row.parent_id in running_runs]
+    if len(going_on) > 1:
+        raise BadInput(str(ambiguous_task(entity_id, [str(row.parent_id) for row in going_on])))
+    return max(going_on or found, key=lambda row: row.born_seq, default=None)
 
 
-def _tasks(rows: Iterable[EntityRow], name: str) -> list[EntityRow]:
-    return [row for row in rows if row.kind == Kind.TASK and name in (row.id, data_of(row).get("name"))]
+def _task_of_run(rows: Sequence[EntityRow], given: GivenId) -> EntityRow:
+    """Return the task of a run; a task that the run has taken over from a run that it resumes is a task of that run."""
+    tasks = {row.id: row for row in rows if row.kind == Kind.TASK}
+    runs = {row.id: row for row in rows if row.kind == Kind.WORKSTREAM}
+    if given.run not in runs:
+        known = ", ".join(runs) or "none"
+        raise BadInput(f"run {given.run!r} is not in the journal; the runs are: {known}")
+    run = given.run
+    while run in runs and id_of_task(run, given.name) not in tasks:
+        run = str(data_of(runs[run]).get("resumes", ""))
+    if (task := tasks.get(id_of_task(run, given.name))) is not None:
+        return task
+    from difflib import get_close_matches  # here, since only an error needs it
+
+    names = [name_of_task(one) for one in tasks if one.startswith(f"{given.run}#")]
+    near = get_close_matches(given.name[:200], names, n=3)
+    guess = f"did you mean {' or '.join(id_of_task(given.run, one) for one in near)}? " if near else ""
+    raise BadInput(f"run {given.run} has no task {given.name!r}; {guess}`supervisor ps --all` shows the ids")
 
 
 def has_ended(reader: Reader, row: EntityRow) -> bool:
@@ -65,23 +112,29 @@ def has_ended(reader: Reader, row: EntityRow) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------- sessions
-def sessions_named(reader: Reader, entity_id: str) -> list[str]:
+def sessions_named(reader: Reader, entity_id: str, *, running: bool) -> list[str]:
     """Return the sessions that *entity_id* means, the oldest first.
 
     For a task these are the sessions that have claimed the task, and for the name of a task the sessions of every task
-    with that name. For the name of a session they are all sessions of the name. For the id of a turn, agent or tool
-    call it is the one session of that entity. The list is empty if no session has claimed the task yet.
+    with that name, those of the task that the name means last. For the name of a session they are all sessions of the
+    name. For the id of a turn, agent or tool call it is the one session of that entity. The list is empty if no session
+    has claimed the task yet.
 
     Raises:
         UnknownId: nothing has that id.
+        BadInput: as for :func:`task_given`.
     """
     rows = reader.entities()
     sessions = {row.id for row in rows if row.kind == Kind.SESSION}
-    if tasks := _tasks(rows, entity_id):
-        claims = [one for task in tasks for one in reader.events(task.id) if one.event == "claimed"]
-        found = list(dict.fromkeys(by for one in claims if (by := one.metadata.get("by")) in sessions))
+    if (task := task_given(rows, entity_id, running=running)) is not None:
+        tasks = [task]
+        if "#" not in entity_id:
+            named = [row for row in rows if row.kind == Kind.TASK and data_of(row).get("name") == entity_id]
+            tasks = [*(row for row in named if row.id != task.id), task]
+        found = list(dict.fromkeys(by for one in tasks for by in claims_of(reader, one.id) if by in sessions))
         if found or entity_id not in sessions:
             return found
+    entity_id = in_session(reader, rows, entity_id)
     names = entity_id.split("/")
     if ":" not in entity_id and (found := [row.id for row in rows if _is_namesake(row, names)]):
         return found
@@ -91,20 +144,48 @@ def sessions_named(reader: Reader, entity_id: str) -> list[str]:
     return [session.id]
 
 
-def newest_of_name(reader: Reader, name: str) -> str:
-    """Return the id that a name means: of the newest task with the name the newest session that has claimed the task,
-    or the task itself; or the newest session of the name. Any other id is returned as it is.
+def claims_of(reader: Reader, task_id: str) -> list[str]:
+    """Return the sessions that have claimed a task, the oldest first."""
+    return [str(one.metadata.get("by")) for one in reader.events(task_id) if one.event == "claimed"]
+
+
+def in_session(reader: Reader, rows: Iterable[EntityRow], entity_id: str) -> str:
+    """Return the id of what a session has made, if *entity_id* names it by the task of the session: ``fix-2:t1:c1`` for
+    ``r1#fix:t1:c1``. Any other id is returned as it is.
+
+    Raises:
+        BadInput: there is no such run or task, or no session has worked on the task.
+    """
+    given = _read(entity_id)
+    if not (given.run and given.below) or given.is_task_run_or_job:
+        return entity_id
+    task = _task_of_run(list(rows), given)
+    if not (claims := claims_of(reader, task.id)):
+        raise BadInput(f"{entity_id}: no session has worked on the task {task.id} yet")
+    return f"{claims[-1]}{given.below}"
+
+
+def newest_of_name(reader: Reader, name: str, *, running: bool) -> str:
+    """Return the id that a name means: of the task that the name means the newest session that has claimed the task, or
+    the task itself; or the newest session of the name. Any other id is returned as it is, or as :func:`in_session`
+    says.
 
     Raises:
         UnknownId: nothing has that name.
+        BadInput: as for :func:`task_given`.
     """
-    if ":" in name:
+    rows = reader.entities()
+    if "#" in name:
+        name = in_session(reader, rows, name)
+        is_known = reader.entity(name) is not None or reader.archived_records()  # else it is said what is wrong with it
+        task = None if is_known else task_given(rows, name, running=running)
+        return task.id if task is not None else name
+    if ":" in name or is_run_id(name):
         return name
-    task = newest_task(reader.entities(), name)
+    task = task_given(rows, name, running=running)
     if task is None:
-        return (sessions_named(reader, name) or [name])[-1]
-    claims = [one.metadata.get("by") for one in reader.events(task.id) if one.event == "claimed"]
-    return str(claims[-1]) if claims else task.id
+        return (sessions_named(reader, name, running=running) or [name])[-1]
+    return (claims_of(reader, task.id) or [task.id])[-1]
 
 
 def running_namesakes(state_dir: Path, entity_id: str) -> list[str]:
@@ -139,7 +220,8 @@ def unknown_id(reader: Reader, entity_id: str) -> UnknownId:
 
 
 def near_tasks(state_dir: Path, name: str) -> list[str]:
-    """Return the names of living tasks that are near to *name*; none if the journal cannot be read."""
+    """Return the names, or for RUN#TASK the ids, of living tasks that are near to *name*; none if the journal cannot be
+    read."""
     from difflib import get_close_matches
 
     try:
@@ -147,15 +229,9 @@ def near_tasks(state_dir: Path, name: str) -> list[str]:
             rows = reader.entities(live_only=True)
     except (StateDirError, JournalError):
         return []
-    names = {str(data_of(row).get("name")): None for row in rows if row.kind == Kind.TASK}
-    return get_close_matches(name[:200], names, n=3)
-
-
-def unended_task(state_dir: Path, name: str) -> str | None:
-    """Return the id of the newest task named *name*, or ``None`` if that task has ended, or *name* is its id."""
-    with open_journal(state_dir) as (_, reader):
-        task = newest_task(reader.entities(), name)
-    return task.id if task is not None and not task.ended and task.id != name else None
+    tasks = [row for row in rows if row.kind == Kind.TASK]
+    names = [row.id for row in tasks] if "#" in name else [str(data_of(row).get("name")) for row in tasks]
+    return get_close_matches(name[:200], dict.fromkeys(names), n=3)
 
 
 def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
@@ -164,9 +240,13 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
 
     Raises:
         StateDirError, JournalError: the journal cannot be read.
+        BadInput: as for :func:`task_given`.
     """
-    with open_journal(state_dir) as (_, reader):
-        row = reader.entity(entity_id) or newest_task(reader.entities(), entity_id)
+    with open_journal(state_dir) as (state, reader):
+        rows = reader.entities()
+        entity_id = in_session(reader, rows, entity_id)
+        running = state.lock_holder() is not None
+        row = reader.entity(entity_id) or task_given(rows, entity_id, running=running)
         if row is None:
             return unknown_id(reader, entity_id)
         if row.kind in (Kind.RUN, Kind.JOB) and row.parent_id is not None:
@@ -179,7 +259,7 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
             outcome = f" ({data['outcome']})" if data.get("outcome") else ""
             words = f"session {row.id} has ended{outcome}; `supervisor tree` shows what lives"
         case Kind.TASK:
-            words = f"{entity_id} belongs to the task {data.get('name')}, and is no session: " + _of_task(row, verb)
+            words = f"{entity_id} belongs to the task {row.id}, and is no session: " + _of_task(row, verb)
         case Kind.TURN | Kind.AGENT:
             words = f"{row.id} is the {row.kind} of a session: `{_command(verb, session)}` is for the session"
             words += ", `supervisor tree` shows its tool calls" if verb == "abort" else ""
@@ -195,7 +275,7 @@ def _command(verb: str, session: str) -> str:
 def _of_task(row: EntityRow, verb: str) -> str:
     data = data_of(row)
     holder = str(data.get("claimed_by") or "")
-    cancel = f"`supervisor task cancel {data.get('name')}` ends the task" if verb == "abort" else ""
+    cancel = f"`supervisor task cancel {row.id}` ends the task" if verb == "abort" else ""
     has_session = holder and not row.ended
     its_session = f"`{_command(verb, holder)}` is for its session" if has_session else "no session works on it now"
     return ", ".join(part for part in (cancel, its_session) if part)

@@ -39,7 +39,8 @@ _REFUSALS: Final = (BadInput, NotRunning, ControlError, StateDirError, JournalEr
 _READS: Final = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 _INSTRUCTIONS: Final = (
     "A supervisor of AI agent sessions. `list` shows what there is; ids look like lead (a session), lead:t1 (a turn), "
-    "lead:t1:c2 (a tool call), lead:t1:p1 (a permission). Give `abort` dry_run=true first: it lists what would end."
+    "lead:t1:c2 (a tool call), lead:t1:p1 (a permission), r1 (a run), r1#fix (a task of it). "
+    "Give `abort` dry_run=true first: it lists what would end."
 )
 
 Id = Annotated[str, Field(description="the id of a session, turn, agent, task or tool call, as `list` shows it")]

@@ -53,6 +53,9 @@ def state_dir_words(state_dir: Path) -> str:
     return "" if state_dir == DEFAULT else f" --state-dir {shlex.quote(printable(str(state_dir)))}"
 
 
+run_option = click.option(
+    "--run", metavar="RUN", help="Run of the task, such as r1; in one word RUN#TASK. Needed if two runs have the task."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 verbose_option = click.option(
     "-v", "--verbose", count=True, help="Log each transition to standard error; -vv logs every record."

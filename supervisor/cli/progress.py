@@ -14,9 +14,9 @@ from supervisor.cli.rendering import counted, duration
 from supervisor.cli.run_table import RunTable
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.state_times import time_of_day
-from supervisor.diagnostics.task_status import plan_name
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import end_of, follow_from
+from supervisor.lifecycles.run_ids import name_of_task
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import ENDS_WELL, Task, task_end
 from supervisor.lifecycles.types import Kind, LifecycleEvent
@@ -95,7 +95,7 @@ class Progress:
     def lines(self, events: Sequence[LifecycleEvent]) -> Iterator[ProgressLine]:
         """Yield the lines for new records."""
         failed = (one for one in events if one.entity_type == Kind.TASK and one.to_status == Task.FAILED.value)
-        self._failed = {plan_name(one.entity_id) for one in failed if one.from_status != one.to_status}
+        self._failed = {name_of_task(one.entity_id) for one in failed if one.from_status != one.to_status}
         for event in events:
             match event.entity_type:
                 case Kind.TASK:
@@ -106,7 +106,7 @@ class Progress:
                     made = self._of_session(event)
                 case Kind.WORKSTREAM if event.outcome == "born":
                     tasks = counted(int(event.metadata.get("tasks", 0)), "task", "tasks")
-                    made = iter((ProgressLine(event.timestamp, f"{plan_name(event.entity_id)}: {tasks}"),))
+                    made = iter((ProgressLine(event.timestamp, f"{event.entity_id}: {tasks}"),))
                 case Kind.TURN if event.event == "PermissionRequested" and event.metadata.get("asked"):
                     made = self._of_permission(event)
                 case _:
@@ -114,7 +114,7 @@ class Progress:
             yield from made
 
     def _of_task(self, event: LifecycleEvent) -> Iterator[ProgressLine]:
-        name, at, why = plan_name(event.entity_id), event.timestamp, event.reason
+        name, at, why = name_of_task(event.entity_id), event.timestamp, event.reason
         if event.outcome not in ("transition", "born") or event.from_status == event.to_status:
             return
         match event.to_status:
@@ -142,7 +142,7 @@ class Progress:
 
     def _of_run(self, event: LifecycleEvent) -> Iterator[ProgressLine]:
         row, at = self._table.row(event.entity_id), event.timestamp
-        name = plan_name((row.parent_id if row is not None else None) or event.entity_id)
+        name = name_of_task((row.parent_id if row is not None else None) or event.entity_id)
         error = str(event.metadata.get("error") or "")
         if event.event in ("execution_failed", "execution_timed_out", "tests_failed"):
             if name in self._failed:

@@ -126,7 +126,7 @@ def _ps_row(row: EntityLine) -> tuple[str, ...]:
 def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]]) -> str:
     """Return the tasks that were given up, each with the command to retry it."""
     heads = ("TASK", "ATTEMPTS", "RUNS", "TRY AGAIN", "LAST ERROR")
-    rows = ((one.task, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
+    rows = ((one.entity_id, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
     return columns(heads, rows)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from supervisor.cli.options import DEFAULT, state_dir_words
 from supervisor.cli.rendering import columns, duration, json_line
+from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import ENDS_WELL
 from supervisor.policies.redaction import printable
 from supervisor.work.results import PlanResult, TaskResult
@@ -23,22 +23,27 @@ def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
     did not succeed. *state_dir* is the state directory that the named commands read."""
     heads = ("TASK", "OUTCOME", "LAUNCHES", "TOOK", "COST", "SESSION")
     rows = (
-        (one.id, one.outcome, str(one.launches or "-"), duration(one.took_s), _cost(one), one.session_id)
+        (_id(result, one), one.outcome, str(one.launches or "-"), duration(one.took_s), _cost(one), one.session_id)
         for one in result.tasks.values()
     )
     lines = [columns(heads, rows), *_reasons(result, state_dir)]
     if not result.ok:
         end = printable(f"the run {_RUN_ENDS[result.outcome]}: {result.why}")
         return "\n".join([*lines, "", end, *_tail(result.output)])
-    logs = [one.session_id for one in result.tasks.values() if one.session_id]
+    logs = [_id(result, one) for one in result.tasks.values() if one.session_id]
     return "\n".join([*lines, *(["", f"what the agents wrote: {_logs(logs[0], state_dir)}"] if logs else [])])
 
 
 def results_json(result: PlanResult) -> str:
     """Return the last line of ``supervisor run --json``."""
     tasks = [one._asdict() for one in result.tasks.values()]
-    end = {"ok": result.ok, "outcome": result.outcome, "error": result.why, "output": result.output}
+    end = {"run": result.run, "ok": result.ok, "outcome": result.outcome, "error": result.why, "output": result.output}
     return json_line({**end, "tasks": tasks})
+
+
+def _id(result: PlanResult, one: TaskResult) -> str:
+    """Return the id of a task, as commands take it."""
+    return id_of_task(result.run, one.id) if result.run else one.id
 
 
 def _reasons(result: PlanResult, state_dir: Path) -> Iterator[str]:
@@ -53,7 +58,7 @@ def _reasons(result: PlanResult, state_dir: Path) -> Iterator[str]:
         yield from _tail(one.findings.removeprefix(one.error).lstrip("\n"))
         yield from (printable(f"    {remark}") for remark in one.remarks)
         if one.outcome == "failed" and one.session_id:
-            yield f"    {_logs(one.session_id, state_dir)}"
+            yield f"    {_logs(_id(result, one), state_dir)}"
 
 
 def _tail(output: str) -> list[str]:
@@ -69,5 +74,5 @@ def _cost(one: TaskResult) -> str:
     return f"{one.tokens} tokens" if one.tokens else "-"
 
 
-def _logs(session_id: str, state_dir: Path) -> str:
-    return f"supervisor logs {shlex.quote(printable(session_id))}{state_dir_words(state_dir)}"
+def _logs(task_id: str, state_dir: Path) -> str:
+    return f"supervisor logs {printable(task_id)}{state_dir_words(state_dir)}"

@@ -194,8 +194,10 @@ async def _supervised(
                 controlling.cancel()  # leaving the block stops it too, and that is no news
             await close_sessions(sup.core)  # what the sessions say as they end stands above the result
             if result.earlier:
-                warn(f"{result.earlier} ended before its result could be shown: here it is, and nothing was started")
-            await anyio.to_thread.run_sync(reporter.begin, runner.plan_run.workstream.id)  # the run may have been short
+                warn(
+                    f"run {result.earlier} ended before its result could be shown: here it is, and nothing was started"
+                )
+            await anyio.to_thread.run_sync(reporter.begin, runner.run_id)  # the run may have been short
             if await anyio.to_thread.run_sync(partial(reporter.end, result)):
                 runner.note_reported("printed")
         around.cancel_scope.cancel()
@@ -237,7 +239,6 @@ async def _update_view(reporter: Reporter, sup: Supervisor, runner: PlanRunner) 
         show = reporter.show_outage
         if runner.begun.is_set():
             show = reporter.update
-            workstream_id = runner.plan_run.workstream.id
-            await anyio.to_thread.run_sync(reporter.begin, workstream_id, abandon_on_cancel=True)
+            await anyio.to_thread.run_sync(reporter.begin, runner.run_id, abandon_on_cancel=True)
         await anyio.to_thread.run_sync(show, sup.outage, abandon_on_cancel=True)
         await anyio.sleep(max(TICK_S, min(2.0, 4 * (anyio.current_time() - began_s))))

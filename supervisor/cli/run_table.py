@@ -22,7 +22,6 @@ from rich.text import Text
 from supervisor.cli.rendering import counted, duration
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.state_times import StateTimes
-from supervisor.diagnostics.task_status import plan_name
 from supervisor.diagnostics.tree_view import Notes, VisualStates, waiting_permissions
 from supervisor.diagnostics.visual_state import VisualState
 from supervisor.lifecycles.session import Session
@@ -128,11 +127,11 @@ class RunTable:
 
     # ------------------------------------------------------------------ the lines
     def headline(self) -> str:
-        """Return ``workstream plan: executing, 2 of 6 tasks completed``; ``""`` without a workstream."""
+        """Return ``run r1 of plan: executing, 2 of 6 tasks completed``; ``""`` without a workstream."""
         row = self._workstream
         if row is None:
             return ""
-        return f"workstream {plan_name(row.id)}: {row.state}, {self.notes.task_status.counts(row)}"
+        return f"run {row.id} of {data_of(row).get('name')}: {row.state}, {self.notes.task_status.counts(row)}"
 
     def alerts(self) -> list[str]:
         """Return a sentence for each provider against which no agent is launched now."""
@@ -224,7 +223,7 @@ class RunTable:
             group = Group.WAITS
         style = "yellow" if group is Group.WAITS else "dim"
         doing, since = notes.of(row, data_of(row)), self.times.entered(row)
-        line = TableLine(group, plan_name(row.id), row.state, since, doing, style, wraps=group is Group.WAITS)
+        line = TableLine(group, row.id, row.state, since, doing, style, wraps=group is Group.WAITS)
         if row.state != Task.DONE.value:
             return line
         merging = VisualState.MERGING  # the session has ended already

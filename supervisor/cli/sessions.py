@@ -21,8 +21,8 @@ import click
 import msgspec
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import not_living, pause, running_namesakes, unended_task
-from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
+from supervisor.cli.lookup import not_living, pause, running_namesakes, with_run
+from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
@@ -84,12 +84,15 @@ def send_request(state_dir: Path, asked: Request, waiting: str = "") -> dict[str
     "--within", "within_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Deadline of the whole abort."
 )
 @click.option("--reason", default="aborted from the command line", show_default=True)
+@run_option
 @state_dir_option
 @json_option
-def abort(target: str, scope: str, reason: str, state_dir: Path, as_json: bool, **how: Any) -> None:
-    """ID is the id of a tool call (fix:t1:c1) or of a session (fix); `supervisor tree` shows the ids. The scope tool
-    ends that call, session ends the session and everything below it, and sibling ends the other children of its parent.
-    The output is a receipt: what was ended, how, and what is left. A target that had ended already is no error."""
+def abort(target: str, scope: str, reason: str, run: str | None, state_dir: Path, as_json: bool, **how: Any) -> None:
+    """ID is the id of a tool call (fix:t1:c1) or of a session (fix), or a task (RUN#TASK), for the session that works
+    on it; `supervisor tree` shows the ids. The scope tool ends that call, session ends the session and everything below
+    it, and sibling ends the other children of its parent. The output is a receipt: what was ended, how, and what is
+    left. A target that had ended already is no error."""
+    target = with_run(target, run)
     if how["within_s"] is not None and not isfinite(how["within_s"]):
         raise BadInput(f"--within: {how['within_s']} is not a duration; give seconds, 0 or more")
     if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
@@ -164,14 +167,17 @@ def _explained(state_dir: Path, target: str, verb: str, error: NotRunning | Cont
     help="When to deliver an urgent message: now (the default), when no tool call is open, or in a turn of its own "
     "right after this one.",
 )
+@run_option
 @state_dir_option
 @json_option
-def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path, as_json: bool) -> None:
+def send(
+    session: str, text: str, urgent: bool, at: str | None, run: str | None, state_dir: Path, as_json: bool
+) -> None:
     """The message comes with the session's next prompt. The session of a task usually gets one prompt only: use
     --urgent to reach its agent."""
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
-    point = DeliveryPoint(at) if at is not None else None
+    point, session = DeliveryPoint(at) if at is not None else None, with_run(session, run)
     try:
         answer = send_request(state_dir, Send(id=session, text=text, urgent=urgent, at=point, by=operator()))
     except ControlError as error:
@@ -181,18 +187,18 @@ def send(session: str, text: str, urgent: bool, at: str | None, state_dir: Path,
 
 @click.command("inspect", epilog=examples("supervisor inspect fix"))
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids(living=True))
+@run_option
 @state_dir_option
 @json_option
-def inspect(entity_id: str, state_dir: Path, as_json: bool) -> None:
-    """ID is the id of a living session, turn, agent, task or tool call, or the name of a task that no session has
-    claimed yet. The output includes the stacks of its tasks, which show where an entity is stuck."""
+def inspect(entity_id: str, run: str | None, state_dir: Path, as_json: bool) -> None:
+    """ID is the id of a living session, turn, agent, task (RUN#TASK) or tool call, or the name of a task, for its
+    session, or for the task while no session has claimed it. The output includes the stacks of its tasks, which show
+    where an entity is stuck."""
+    entity_id = with_run(entity_id, run)
     try:
         answer = send_request(state_dir, Inspect(id=entity_id))
     except ControlError as error:
-        task = unended_task(state_dir, entity_id) if error.kind == "unknown" else None
-        if task is None:
-            raise _explained(state_dir, entity_id, "inspect", error) from None
-        answer = send_request(state_dir, Inspect(id=task))
+        raise _explained(state_dir, entity_id, "inspect", error) from None
     used = used_by(state_dir, answer["inspected"]["id"])
     document = {**answer["inspected"], "used": used.as_record if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)

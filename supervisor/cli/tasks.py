@@ -14,8 +14,8 @@ import anyio
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import near_tasks
-from supervisor.cli.options import PATH, TASK, examples, json_option, say, state_dir_option, warn
+from supervisor.cli.lookup import near_tasks, with_run
+from supervisor.cli.options import PATH, TASK, examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator
 from supervisor.control.client import answers_to
@@ -53,7 +53,7 @@ _all = click.option("--all-planned", is_flag=True, help="All tasks that wait for
 
 def _common_options(command: Any) -> Any:
     """Add to *command* the options that all commands of this module have."""
-    return _by(_id(state_dir_option(json_option(command))))
+    return _by(_id(run_option(state_dir_option(json_option(command)))))
 
 
 @click.command(epilog=examples("supervisor approve fix", "supervisor approve --all-planned"))
@@ -128,13 +128,19 @@ def split(task_id: str | None, file: Path | None, **how: Any) -> int:
     """
     if not task_id:
         raise BadInput(f"TASK: missing; name the task to split (an agent may set {TASK} instead)")
-    source, text = _read(file)
+    task_id, (source, text) = with_run(task_id, how.pop("run")), _read(file)
     return _send(Split, task=task_id, subtasks=text, source=source, **how)
 
 
 # ------------------------------------------------------------------------------------------------------- requests
 def _send_command(
-    verb: str, tasks: tuple[str, ...], *, all_planned: bool = False, on: tuple[str, ...] = (), **how: Any
+    verb: str,
+    tasks: tuple[str, ...],
+    *,
+    run: str | None,
+    all_planned: bool = False,
+    on: tuple[str, ...] = (),
+    **how: Any,
 ) -> int:
     """Send the command *verb* about *tasks*; return the exit status.
 
@@ -147,7 +153,9 @@ def _send_command(
         )
     if not all_planned and not tasks:
         raise BadInput(f"TASK: missing; name the tasks to {verb} (`supervisor tree` shows them)")
-    return _send(Steer, verb=Verb(verb), tasks=tasks, all_planned=all_planned, on=on, **how)
+    tasks = tuple(with_run(task, run) for task in tasks)
+    whose = run if all_planned and run is not None else ""
+    return _send(Steer, verb=Verb(verb), tasks=tasks, all_planned=all_planned, on=on, run=whose, **how)
 
 
 def _read(file: Path | None) -> tuple[str, str]:
@@ -178,7 +186,8 @@ def _send(kind: type[Steer | Split], *, state_dir: Path, as_json: bool, by: str 
 
 def _print_reply(one: Mapping[str, Any], state_dir: Path) -> None:
     if "refused" in one and one["refused"]["kind"] == "unknown" and (near := near_tasks(state_dir, one["task"])):
-        warn(f"no task of the run has the name {one['task']!r}; did you mean {' or '.join(near)}?")
+        words = one["refused"]["message"] if "#" in one["task"] else f"no running plan has a task {one['task']!r}"
+        warn(f"{words}; did you mean {' or '.join(near)}?")
         return
     if "refused" in one:
         warn(f"{printable(one['task'])}: {advised(**one['refused'])}")

@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import has_ended, newest_of_name, newest_task, pause, unknown_id
-from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words, warn
+from supervisor.cli.lookup import has_ended, newest_of_name, pause, task_given, unknown_id, with_run
+from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, state_dir_words, warn
 from supervisor.cli.rendering import json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, TimedOut, WorkFailed
-from supervisor.diagnostics.outcomes import Outcomes, data_of
+from supervisor.diagnostics.outcomes import Outcomes
 from supervisor.diagnostics.tree_view import ps
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir
@@ -32,19 +32,24 @@ _FOR_A_PERSON = (Task.PLANNED.value, Task.PENDING_APPROVAL.value)
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Give up after this time."
 )
+@run_option
 @state_dir_option
 @json_option
-def wait_command(entity_id: str | None, timeout_s: float | None, state_dir: Path, as_json: bool) -> int:
-    """ID is the name of a task, or the id of a task, a session or a workstream; without ID, the run of the plan is
-    waited for. Prints the word for the end: completed, skipped, rejected, failed, aborted (somebody's decision),
-    cancelled (the plan's) or blocked (by what it depends on). While a `supervisor run` starts, nothing is answered.
-    While a supervisor runs, a name and the run are not those of a run that ended before the supervisor began: `wait`
-    waits for a newer one. Without a supervisor they are the newest; a `supervisor run` counts from the moment it has
-    locked the state directory. Exit status: 0 it was completed, skipped or rejected, 1 it ended otherwise or its
+def wait_command(
+    entity_id: str | None, timeout_s: float | None, run: str | None, state_dir: Path, as_json: bool
+) -> int:
+    """ID is the name of a task, or the id of a task (RUN#TASK), a session or a run; without ID, the newest run, or the
+    run of --run, is waited for. Prints the word for the end: completed, skipped, rejected, failed, aborted (somebody's
+    decision), cancelled (the plan's) or blocked (by what it depends on). While a `supervisor run` starts, nothing is
+    answered. While a supervisor runs, a name and the run are not those of a run that ended before the supervisor began:
+    `wait` waits for a newer one. Without a supervisor they are the newest; a `supervisor run` counts from the moment it
+    has locked the state directory. Exit status: 0 it was completed, skipped or rejected, 1 it ended otherwise or its
     supervisor has died, 124 it has not ended within --timeout."""
     if timeout_s is not None and not isfinite(timeout_s):
         raise BadInput(f"--timeout: {timeout_s} is not a duration; give seconds, 0 or more")
     deadline = _Deadline(timeout_s)
+    if run is not None:
+        entity_id = with_run(entity_id, run) if entity_id is not None else run
     state = StateDir.open(state_dir, create=False)
     _await_begin(state, deadline)
     with read_state(state) as reader:
@@ -92,7 +97,7 @@ def _await_begin(state: StateDir, deadline: _Deadline) -> None:
         pause()
 
 
-def _find(reader: Reader, entity_id: str | None) -> EntityRow:
+def _find(reader: Reader, entity_id: str | None, *, running: bool) -> EntityRow:
     """Return the entity to wait for.
 
     Raises:
@@ -104,11 +109,12 @@ def _find(reader: Reader, entity_id: str | None) -> EntityRow:
         if not streams:
             raise BadInput("no plan was run here; name the session to wait for (`supervisor ps` shows the ids)")
         return streams[-1]
-    found = newest_task(rows, entity_id) or reader.entity(newest_of_name(reader, entity_id))
+    found = task_given(rows, entity_id, running=running)
+    found = found or reader.entity(newest_of_name(reader, entity_id, running=running))
     if found is None:
         raise unknown_id(reader, entity_id)
     if found.kind not in _KINDS:
-        raise BadInput(f"{entity_id} is a {found.kind}: give the id of a task, a session or a workstream")
+        raise BadInput(f"{entity_id} is a {found.kind}: give the id of a task, a session or a run")
     return found
 
 
@@ -124,7 +130,7 @@ def _await_present(state: StateDir, reader: Reader, entity_id: str | None, deadl
     started = False
     while True:
         holder = state.lock_holder()  # asked first: all that a supervisor recorded before its end is still seen
-        row = _find(reader, entity_id)
+        row = _find(reader, entity_id, running=holder is not None)
         if row.id == entity_id or (holder is None and not started):
             return row
         stream = row if row.kind == Kind.WORKSTREAM else reader.entity(row.parent_id or row.id)
@@ -160,7 +166,7 @@ def _await_end(state: StateDir, reader: Reader, entity_id: str, deadline: _Deadl
             raise WorkFailed(f"{words}; `supervisor run PLAN.yaml` continues an interrupted plan")
         if row.state in _FOR_A_PERSON and not said:
             said = True
-            approve = f"supervisor approve {data_of(row).get('name')}{state_dir_words(state.root)}"
+            approve = f"supervisor approve {row.id}{state_dir_words(state.root)}"
             warn(f"{entity_id} waits for a person: `{approve}`, or reject")
         deadline.check(f"{entity_id} has not ended", f": it is {row.state}")
         pause()

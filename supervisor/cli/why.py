@@ -9,13 +9,14 @@ from pathlib import Path
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import newest_of_name, open_journal, unknown_id
-from supervisor.cli.options import examples, json_option, say, state_dir_option, warn
+from supervisor.cli.lookup import in_session, newest_of_name, open_journal, task_given, unknown_id, with_run
+from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import counted, event_line, json_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep, why
 from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
+from supervisor.ports import Reader
 
 
 @click.command(
@@ -23,19 +24,22 @@ from supervisor.policies.redaction import printable
     epilog=examples(
         "supervisor why fix",
         "supervisor why fix:t1:c1",
+        "supervisor why r1#fix             # the task fix of run r1, and not its session",
         "supervisor why fix --exact        # the first session named fix, also if fix-2 is newer",
     ),
 )
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids())
 @click.option("--exact", is_flag=True, help="ID is the id of one session, also if later sessions have its name.")
+@run_option
 @state_dir_option
 @json_option
-def why_command(entity_id: str, exact: bool, state_dir: Path, as_json: bool) -> None:
-    """ID is the id of a session, turn, agent, task or tool call. A name means the newest session of its task, as in
-    `supervisor logs`. Prints the tree of causes from the one root event to the end: the actor, policy edges,
-    termination stages, and causes that came too late."""
+def why_command(entity_id: str, exact: bool, run: str | None, state_dir: Path, as_json: bool) -> None:
+    """ID is the id of a session, turn, agent, task (RUN#TASK), run or tool call. A name means the newest session of its
+    task, as in `supervisor logs`. Prints the tree of causes from the one root event to the end: the actor, policy
+    edges, termination stages, and causes that came too late."""
+    entity_id = with_run(entity_id, run)
     explanation, events = explained(state_dir, entity_id, exact=exact)
-    if explanation.entity_id not in (entity_id, f"task:{entity_id}"):
+    if "#" not in entity_id and explanation.entity_id != entity_id and "#" not in explanation.entity_id:
         warn(f"{explanation.entity_id} is the newest of {entity_id}; `supervisor why {entity_id} --exact`: the first")
     say(json_text(explanation) if as_json else why_text(explanation, events))
 
@@ -46,10 +50,14 @@ def explained(state_dir: Path, entity_id: str, *, exact: bool = False) -> tuple[
 
     Raises:
         UnknownId: no record is about that id.
+        BadInput: there is no such run or task, or several running runs have a task of that name.
     """
-    with open_journal(state_dir) as (_, reader):
-        if not exact:
-            entity_id = newest_of_name(reader, entity_id)
+    with open_journal(state_dir) as (state, reader):
+        running = state.lock_holder() is not None
+        if exact:
+            entity_id = _exact_id(reader, entity_id, running=running)
+        else:
+            entity_id = newest_of_name(reader, entity_id, running=running)
         events = list(reader.events())
         explanation = _explained(events, entity_id)
         if reader.archived_records() and (explanation is None or explanation.missing is not None):
@@ -60,11 +68,19 @@ def explained(state_dir: Path, entity_id: str, *, exact: bool = False) -> tuple[
     return explanation, events
 
 
+def _exact_id(reader: Reader, entity_id: str, *, running: bool) -> str:
+    """Return the id itself if it is the id of an entity; else, of the task with that name, the id."""
+    rows = reader.entities()
+    entity_id = in_session(reader, rows, entity_id)
+    is_known = reader.entity(entity_id) is not None or ("#" in entity_id and reader.archived_records())
+    task = None if is_known else task_given(rows, entity_id, running=running)
+    return task.id if task is not None else entity_id
+
+
 def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
-    """Return the explanation of an entity, or of a task by its name in the plan; ``None`` if no record is about it."""
-    for one in (entity_id, f"task:{entity_id}"):
-        with suppress(LookupError):
-            return why(events, one)
+    """Return the explanation of an entity; ``None`` if no record is about it."""
+    with suppress(LookupError):
+        return why(events, entity_id)
     return None
 
 

@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from supervisor.control.callers import Access, own_permission, own_task, refusal, within_sessions
 from supervisor.control.error_messages import BadInput, cause_of
+from supervisor.control.named_tasks import find_entity, find_run, find_session, find_task
 from supervisor.control.requests import (
     Abort,
     Answer,
@@ -44,6 +45,7 @@ from supervisor.control.requests import (
     Stop,
 )
 from supervisor.control.roles import Role
+from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.types import RecordId, Verb
 from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import read_subtasks
@@ -51,7 +53,7 @@ from supervisor.plans.task_control import CommandResult, WorkControl
 from supervisor.policies.abort_plan import AbortPlan
 from supervisor.ports import Caller, JournalError, Origin, Retention
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
+from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.journal_writer import Cause
 
 if TYPE_CHECKING:
@@ -123,11 +125,15 @@ def read_request(data: object) -> Request:
 
 
 def admit(sup: Supervisor, asked: Request, caller: Caller) -> Request:
-    """Check that *caller* may send the request; return the request with the caller's name as its sender.
+    """Check that *caller* may send the request; return the request with the caller's name as its sender, and with the
+    id of the entity that it is about.
 
     Raises:
         Refused: the caller may not send this request. The refusal is recorded.
+        NoSuchEntity, InvalidArgument: as for ``named_tasks.find_session``.
     """
+    if isinstance(asked, Abort | Send):
+        asked = asked.model_copy(update={"id": find_session(sup.core.registry, asked.id)})
     access = OPERATIONS[asked.do].access
     if access is not None and caller.origin is not Origin.OPERATOR:
         why = refusal(access, asked, caller, sup.core.reach_of(caller), lambda one: _plan(sup, one))
@@ -161,7 +167,7 @@ async def ping(sup: Supervisor, asked: Ping) -> Replies:
 
 async def inspect(sup: Supervisor, asked: Inspect) -> Replies:
     """Show the present activity of a live entity: its mailbox, its tasks, and where each of them waits."""
-    yield {"inspected": sup.inspect(asked.id), "outage": sup.outage}
+    yield {"inspected": sup.inspect(find_entity(sup.core.registry, asked.id)), "outage": sup.outage}
 
 
 async def permissions(sup: Supervisor, asked: Permissions) -> Replies:
@@ -240,10 +246,9 @@ async def compact(sup: Supervisor, asked: Compact) -> Replies:
 
 
 async def steer(sup: Supervisor, asked: Steer) -> Replies:
-    """Give a command about tasks of the running plan. Each task has a reply: the refusal of one stops no other."""
+    """Give a command about tasks of running plans. Each task has a reply: the refusal of one stops no other."""
     plans = _running_plans(sup)
-    tasks = tuple([task for work in plans for task in await work.planned()]) if asked.all_planned else asked.tasks
-    tasks = tuple(dict.fromkeys(tasks))
+    tasks = tuple(dict.fromkeys(await _planned(plans, asked.run) if asked.all_planned else asked.tasks))
     how: dict[str, Any] = {"by": asked.by, "reason": asked.reason}
     if asked.verb is Verb.BLOCK:
         how["on"] = asked.on
@@ -252,19 +257,19 @@ async def steer(sup: Supervisor, asked: Steer) -> Replies:
         derived = asked.command_id is not None and len(tasks) > 1
         how["command_id"] = f"{asked.command_id}/{task}" if derived else asked.command_id
 
-        async def give(work: WorkControl, task: str = task) -> CommandResult:
-            result: CommandResult = await getattr(work, asked.verb)(task, **how)  # named like its verb
+        async def give(work: WorkControl, name: str) -> CommandResult:
+            result: CommandResult = await getattr(work, asked.verb)(name, **how)  # named like its verb
             return result
 
         yield await _task_reply(plans, task, give)
 
 
 async def split(sup: Supervisor, asked: Split) -> Replies:
-    """Split a task of the running plan into subtasks; the task is completed when its subtasks are."""
+    """Split a task of a running plan into subtasks; the task is completed when its subtasks are."""
     how: dict[str, Any] = {"by": asked.by, "reason": asked.reason, "command_id": asked.command_id}
 
-    async def give(work: WorkControl) -> CommandResult:
-        return await work.split(asked.task, read_subtasks(asked.subtasks, asked.source), **how)
+    async def give(work: WorkControl, name: str) -> CommandResult:
+        return await work.split(name, read_subtasks(asked.subtasks, asked.source), **how)
 
     yield await _task_reply(_running_plans(sup), asked.task, give)
 
@@ -272,20 +277,23 @@ async def split(sup: Supervisor, asked: Split) -> Replies:
 def _running_plans(sup: Supervisor) -> Sequence[WorkControl]:
     if not sup.core.plan_commands:
         raise Refused("no plan runs here, so there is no task to command")
-    return sup.core.plan_commands
+    return tuple(sup.core.plan_commands)  # a run may begin or end while the command waits
+
+
+async def _planned(plans: Sequence[WorkControl], run: str) -> list[str]:
+    """Return the ids of the tasks of *run*, or of all running plans, that wait for approval before they begin."""
+    if run:
+        plans = [await find_run(plans, run)]
+    return [id_of_task(work.run_id, task) for work in plans for task in await work.planned()]
 
 
 async def _task_reply(
-    plans: Sequence[WorkControl], task: str, give: Callable[[WorkControl], Awaitable[CommandResult]]
+    plans: Sequence[WorkControl], task: str, give: Callable[[WorkControl, str], Awaitable[CommandResult]]
 ) -> Mapping[str, Any]:
-    """Give a command to the first plan that has *task*; return ``{"task", "answer"}``, or ``{"task", "refused"}`` with
-    kind and message."""
-    *others, last = plans
+    """Give a command to the plan that has *task*; return ``{"task", "answer"}``, or ``{"task", "refused"}`` with kind
+    and message."""
     try:
-        for work in others:
-            with suppress(NoSuchEntity):
-                return {"task": task, "answer": await give(work)}
-        return {"task": task, "answer": await give(last)}
+        return {"task": task, "answer": await give(*await find_task(plans, task))}
     except Exception as error:
         return {"task": task, "refused": error_reply(error)}
 

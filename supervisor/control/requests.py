@@ -70,7 +70,7 @@ class Inspect(Request):
     """Ask for the present activity of a live entity."""
 
     do: Literal["inspect"] = Field(default="inspect", description="inspect, the name of the operation")
-    id: str = Field(description="the id of a live session, turn, agent, task or tool call")
+    id: str = Field(description="the id of a live session, turn, agent, task (RUN#TASK, or its name) or tool call")
 
 
 class Permissions(Request):
@@ -91,7 +91,7 @@ class Abort(Command):
     """Abort a tool call, a session, or the siblings of a session, or ask for the plan of such an abort."""
 
     do: Literal["abort"] = Field(default="abort", description="abort, the name of the operation")
-    id: str = Field(description="the id of a tool call or session")
+    id: str = Field(description="the id of a tool call or session, or of a task (RUN#TASK) for its session")
     scope: AbortScope = Field(
         description="tool, that call; sibling, the siblings of the session; session, the session with all below it"
     )
@@ -114,7 +114,7 @@ class Send(Command):
     """Send a message to a session."""
 
     do: Literal["send"] = Field(default="send", description="send, the name of the operation")
-    id: str = Field(description="the id of a session")
+    id: str = Field(description="the id of a session, or of a task (RUN#TASK) for its session")
     text: str = Field(description="the text for the agent")
     urgent: Flag = Field(default=False, description="true to interrupt the turn instead of waiting for the next prompt")
     at: DeliveryPoint | None = Field(
@@ -181,8 +181,11 @@ class Steer(Command):
 
     do: Literal["steer"] = Field(default="steer", description="steer, the name of the operation")
     verb: Verb = Field(description="one of " + ", ".join(verb for verb in Verb if verb is not Verb.SPLIT))
-    tasks: tuple[str, ...] = Field(default=(), description="a list of task ids")
+    tasks: tuple[str, ...] = Field(
+        default=(), description="a list of tasks: names, or RUN#TASK where two runs have the name"
+    )
     all_planned: Flag = Field(default=False, description="true for all tasks that wait for approval before they begin")
+    run: str = Field(default="", description="with all_planned: the id of the only run whose tasks are meant")
     on: tuple[str, ...] = Field(default=(), description="a list of what blocked tasks wait for: tasks, or other things")
     reason: str = Field(default="", description="the reason, for the record")
     command_id: str | None = Field(
@@ -201,6 +204,8 @@ class Steer(Command):
             raise BadRequest(
                 "all_planned: these may be other tasks each time; name the tasks, or give neither tasks nor command_id"
             )
+        if self.run and not self.all_planned:
+            raise BadRequest(f"run: {self.run!r} is for all_planned; name the tasks as RUN#TASK instead")
         if self.all_planned and self.verb not in (Verb.APPROVE, Verb.REJECT):
             raise BadRequest(f"all_planned: planned tasks can be approved or rejected, not {self.verb}; name the tasks")
         if not self.all_planned and not self.tasks:
@@ -214,7 +219,7 @@ class Split(Command):
     """Split a task of the running plan into subtasks."""
 
     do: Literal["split"] = Field(default="split", description="split, the name of the operation")
-    task: str = Field(description="the id of the task")
+    task: str = Field(description="the task: its name, or RUN#TASK where two runs have the name")
     subtasks: str = Field(description="a list of tasks as YAML text, with the keys that the tasks of a plan have")
     source: str = Field(default="subtasks", description="the name of that text in error messages")
     reason: str = Field(default="", description="the reason, for the record")

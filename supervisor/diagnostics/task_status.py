@@ -6,7 +6,6 @@ state that needs no explanation has no text.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -15,16 +14,15 @@ import msgspec
 
 from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.diagnostics.state_times import StateTimes, time_of_day
-from supervisor.lifecycles.session import Session, SessionLimits, backoff_ms
+from supervisor.lifecycles.run_ids import name_of_task
+from supervisor.lifecycles.session import Session, backoff_ms
 from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.task_run import CooldownExpired, TaskRun, TaskRunData, probes_left
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import Kind, SessionLimits
 from supervisor.ports import EntityRow
 
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
 
-_NUMBER: Final = re.compile(r"-\d+$")
-"""Pattern of the suffix of the workstream of a further run of a plan."""
 _ANYTHING: Final = "*"
 """Capability of a worker that can do every task."""
 _HELD: Final = (Task.CLAIMED.value, Task.IN_PROGRESS.value)
@@ -47,11 +45,6 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     runs: int
     last_error: str
-
-
-def plan_name(entity_id: str) -> str:
-    """Return the task's name in the plan: ``build`` for ``task:build``."""
-    return entity_id.partition(":")[2] or entity_id
 
 
 class TaskStatus:
@@ -104,10 +97,9 @@ class TaskStatus:
         return ", ".join(part for part in parts if part)
 
     def _command(self, words: str, task_id: str) -> str:
-        """Return the command line that gives a task the command *words*. A command takes the task's name in its plan:
-        ``build`` also for ``task:build-2``, the same task in the second run."""
-        name = self._data.get(task_id, {}).get("name") or plan_name(task_id)
-        return f"supervisor {words} {name}{self._options}"
+        """Return the command line that gives a task the command *words*. It has the id of the task, since other runs
+        may have a task of that name."""
+        return f"supervisor {words} {task_id}{self._options}"
 
     # ------------------------------------------------------------------ workstream
     def counts(self, row: EntityRow) -> str:
@@ -159,7 +151,7 @@ class TaskStatus:
             if found is None and row.state == Task.BLOCKED.value:
                 yield str(name)
             elif found is not None and self._rows[found].state != Task.CLOSED.value:
-                yield plan_name(found)
+                yield name_of_task(found)
 
     def _find(self, stream: str, name: str) -> str | None:
         return name if name in self._rows else self._named.get((stream, name))
@@ -251,12 +243,12 @@ class TaskStatus:
         """Yield the tasks that were given up, except a task that is in a later run of the same plan, too."""
         newest: dict[tuple[str, str], str] = {}
         for (stream, name), task_id in self._named.items():
-            newest[_NUMBER.sub("", stream), name] = task_id
+            newest[str(self._data.get(stream, {}).get("name", "")), name] = task_id
         for row in self._rows.values():
             if row.kind == Kind.TASK and row.state == Task.FAILED.value and row.id in newest.values():
                 data, runs = self._data[row.id], self._runs.get(row.id, ())
                 yield DeadLetter(
-                    task=str(data.get("name") or plan_name(row.id)),
+                    task=str(data.get("name") or name_of_task(row.id)),
                     entity_id=row.id,
                     workstream=str(data.get("workstream", "")),
                     attempts=sum(int(self._data[run].get("attempts") or 0) for run in runs),
@@ -310,7 +302,7 @@ def _probes(data: Mapping[str, Any]) -> str:
 
 
 def _of_job(row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
-    yield f"on worker {plan_name(data['worker_id'])}" if data.get("worker_id") else ""
+    yield f"on worker {str(data['worker_id']).partition(':')[2]}" if data.get("worker_id") else ""
     yield f"retry {data['retry_count']} of {data.get('max_retries')}" if data.get("retry_count") else ""
 
 

@@ -16,9 +16,9 @@ from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.diagnostics.state_times import StateTimes, time_of_day
 from supervisor.diagnostics.task_status import TaskStatus
 from supervisor.diagnostics.visual_state import AgentStateThresholds, VisualState, visual_state
-from supervisor.lifecycles.session import Ending, Session, SessionLimits
+from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.types import AbortReason, Kind
+from supervisor.lifecycles.types import AbortReason, Ending, Kind, SessionLimits
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from supervisor.lifecycles.session import Ending
+from supervisor.lifecycles.types import Ending
 
 
 class VisualState(Enum):

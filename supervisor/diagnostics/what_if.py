@@ -21,12 +21,13 @@ from supervisor.diagnostics.invariants import RecordChecker
 from supervisor.diagnostics.invariants.aborts import EDGES
 from supervisor.diagnostics.invariants.shadow_state import EntityShadow, SessionShadow, TurnShadow
 from supervisor.lifecycles.effects import SendPrompt
-from supervisor.lifecycles.session import Session, SessionData, SessionLimits, backoff_ms
+from supervisor.lifecycles.session import Session, SessionData, backoff_ms
 from supervisor.lifecycles.types import (
     AbortPolicy,
     CancelMode,
     LifecycleEvent,
     RecordId,
+    SessionLimits,
     TransitionReason,
     UnknownValue,
 )

@@ -78,8 +78,8 @@ class Supervisor:
             patience: stall profile, which sets the time without a sign of life after which the session counts as stuck.
 
         Raises:
-            ValueError: the name has characters that ids may not have, or there is no such agent, cancel mode or stall
-                profile.
+            ValueError: the name has characters that ids may not have, or is that of a root session and has the form of
+                the id of a run (``r1``), or there is no such agent, cancel mode or stall profile.
             TypeError: an argument has a wrong type.
             NoSuchEntity: the parent is not alive.
             Refused: the parent, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written now.

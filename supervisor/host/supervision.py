@@ -24,12 +24,12 @@ from supervisor.host.factories import ConnectionFactory
 from supervisor.host.recovered_work import RecoveredWork
 from supervisor.host.services import ServiceFailed, Services
 from supervisor.lifecycles.events import OperatorStop
+from supervisor.lifecycles.run_ids import RUN_PREFIX
 from supervisor.lifecycles.types import (
     USUAL_TIME,
     AbortPolicy,
     CancelMode,
     DeliveryPoint,
-    Kind,
     LifecycleEvent,
     TimeLimit,
     choice_of,
@@ -326,10 +326,14 @@ class SupervisorCore:
             self._parts[make] = make(self)
         return cast(_T, self._parts[make])
 
-    def new_id(self, wanted: str) -> str:
+    def new_id(self, wanted: str, *, below: str | None = None) -> str:
         """Return an id for an entity that is not a session; a number is appended if *wanted* was used in this
-        journal."""
-        return self.registry.names.new(wanted)
+        journal. *below* is the run of a plan that the entity belongs to."""
+        return self.registry.names.new(wanted, below=below)
+
+    def new_run_id(self) -> str:
+        """Return the id of the next run of a plan."""
+        return self.registry.names.number(RUN_PREFIX)
 
     # ------------------------------------------------------------------ budgets
     def left_of(self, session_id: str) -> Budget:
@@ -488,7 +492,7 @@ class SupervisorCore:
         if session is None:
             return NOWHERE
         own = session.assigned_task
-        splits = frozenset({own.name, f"{Kind.TASK}:{own.name}"} if own is not None and own.split is not None else ())
+        splits = frozenset({own.name, own.id} if own is not None and own.split is not None else ())
         sessions, operates = [session], frozenset(session.profile.operates)
         for one in sessions:  # the list grows while it is read: children follow their parents
             sessions += one.children.values()

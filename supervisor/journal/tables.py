@@ -1,4 +1,4 @@
-"""Tables and views of the journal, schema 3, as SQL text.
+"""Tables and views of the journal, schema 4, as SQL text.
 
 ``entities``, ``events`` and ``effects`` hold the content of the appends. With ``gaps`` and ``strays`` the hash chain
 can be checked where records were moved to an archive; ``archives`` and ``ids`` list the archives and the ids that were
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Version of the schema that this code writes, and the only version that it reads: journals of other versions are
 refused."""
 

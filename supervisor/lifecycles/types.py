@@ -223,6 +223,14 @@ class TerminationStage(StrEnum):
     ABANDON = "abandon"
 
 
+class Ending(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Termination of a session that is under way: the present stage, and the Unix time at which the stage is over
+    (``None``: no deadline is known)."""
+
+    stage: TerminationStage
+    deadline: float | None = None
+
+
 class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Seconds that each termination stage may take. ``request_s`` is also the time in which an agent must report the
     end of a tool call whose processes were killed.
@@ -256,6 +264,35 @@ class TimeLimit(NamedTuple):
 
 
 USUAL_TIME: Final = TimeLimit()
+
+
+class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Bounds of one session. Thresholds and backoff are the specification's; the other bounds are the runtime's own.
+
+    Spec 003 resets ``consecutive_errors`` at every start, so an agent that starts and then fails would be tried again
+    every 2 s: after more than ``restarts_max`` such failures within ``restarts_within_s`` seconds the session fails.
+    ``steer_grace_s`` is the time in which an agent must take up a message within its turn, before the agent is
+    interrupted. ``settle_s`` is how long the processes of a turn may go on after the turn before they are ended and the
+    turn is verified. ``waiting_max`` bounds the waiting messages, and the waiting prompts: all of them are written with
+    every record. ``stall_threshold_s`` and ``merging_stall_s`` are the seconds of silence after which a working or
+    merging agent is shown as stalled; they end nothing.
+    """
+
+    max_consecutive_errors: int = 5
+    max_total_errors: int = 20
+    backoff_base_ms: int = 2_000
+    backoff_cap_ms: int = 60_000
+    grace_s: float = 10.0
+    steer_grace_s: float = 2.0
+    spawn_deadline_s: float = 60.0
+    turn_timeout_s: float = 300.0
+    settle_s: float = 10.0
+    stable_after_s: float = 0.0
+    restarts_max: int = 3
+    restarts_within_s: float = 60.0
+    waiting_max: int = 100
+    stall_threshold_s: float = 300.0
+    merging_stall_s: float = 600.0
 
 
 class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -27,10 +27,11 @@ class Workstream(Enum):
 
 
 class WorkstreamData(msgspec.Struct, frozen=True, kw_only=True):
-    """Data of a workstream: the number of its tasks, the start of the first one, the last error, and the workstream
-    whose cancelled and failed tasks it repeats, each from its checkpoint. ``key`` is the idempotency key of the request
-    for this run, and ``request`` a digest of the request."""
+    """Data of a workstream: the name of its plan, the number of its tasks, the start of the first one, the last error,
+    and the workstream whose cancelled and failed tasks it repeats, each from its checkpoint. ``key`` is the idempotency
+    key of the request for this run, and ``request`` a digest of the request."""
 
+    name: str = ""
     tasks: int
     started_at: float | None = None
     last_error: str = ""

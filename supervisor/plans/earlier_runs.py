@@ -9,7 +9,6 @@ journal, and are added to the plan. Any other plan starts a run of its own.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -83,9 +82,9 @@ class EarlierRun(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Text with the state of the run and of its tasks: ``workstream:plan (cancelled: 1 completed, 2 failed)``."""
+        """Text with the state of the run and of its tasks: ``run r1 (cancelled: 1 completed, 2 failed)``."""
         counts = counted_ends(one.end for one in self.tasks.values())
-        return f"{self.workstream} ({self.state}: {counts or 'no task'})"
+        return f"run {self.workstream} ({self.state}: {counts or 'no task'})"
 
     def why_not_continued(self, plan: Plan, settings: Settings) -> str:
         """Return the difference between *plan* and this interrupted run, because of which *plan* starts another run;
@@ -146,9 +145,8 @@ def find_earlier_runs(rows: Collection[EntityRow]) -> EarlierRuns:
         own = tasks[row.id] = {**tasks.get(stream.resumes, {}), **tasks.get(row.id, {})}
         if stream.key:
             by_key.setdefault(stream.key, SubmittedRun(row.id, stream.request))
-        plan_name = re.sub(r"-\d+$", "", row.id.removeprefix("workstream:"))
         by_tasks[_digest({name: one.digest for name, one in own.items()})] = row.id if row.ended else ""
-        by_name[plan_name] = EarlierRun(row.id, row.state, row.ended, own)
+        by_name[stream.name] = EarlierRun(row.id, row.state, row.ended, own)
     return EarlierRuns(by_tasks, by_name, by_key)
 
 

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from pydantic import Field, Strict
 
-from supervisor.lifecycles.session import SessionLimits
-from supervisor.lifecycles.types import AbortPolicy, StageBudgets
+from supervisor.lifecycles.types import AbortPolicy, SessionLimits, StageBudgets
 from supervisor.plans.access import AccessConfig
 from supervisor.plans.fields import (
     OR_VALUE,

@@ -32,7 +32,7 @@ class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorkControl(Protocol):
-    """Commands about the tasks of a running plan. A task is named by its id in the plan or by its entity id.
+    """Commands about the tasks of a running plan. A task is named by its name in the plan or by its id (``r1#fix``).
 
     A command sent after the run has begun is carried out, even if its caller is cancelled meanwhile.
 
@@ -44,6 +44,19 @@ class WorkControl(Protocol):
         BadPlan: the subtasks are not valid.
         Degraded, JournalError: the journal cannot be written.
     """
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run; ``""`` before it is known."""
+        ...
+
+    async def begun(self) -> str:
+        """Wait until the run has begun, and its tasks are known. Return its id; ``""`` if it ended before."""
+        ...
+
+    def has(self, task: str) -> bool:
+        """Return whether the run, which has begun, has the task."""
+        ...
 
     async def planned(self) -> tuple[str, ...]:
         """Return the tasks that wait for approval before they begin."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from supervisor.lifecycles.run_ids import is_run_id
 from supervisor.plans.acceptance import ARGV, KINDS, TIMEOUT_S, AcceptanceTest
 from supervisor.plans.agents import role_capability
 from supervisor.plans.error_texts import Problem
@@ -33,6 +34,14 @@ from supervisor.plans.source import FieldPath
 from supervisor.plans.verification import CompletionConfig, ReviewConfig
 from supervisor.policies.budgets import Budget
 
+
+def _no_run_id(name: str) -> str:
+    if is_run_id(name):
+        raise ValueError(f"{name!r} has the form of the id of a run, which commands would take it for; rename the task")
+    return name
+
+
+TaskId = Annotated[Name, AfterValidator(_no_run_id)]
 SUBTASK_LEVELS_MAX = 8
 """Largest number of levels of nested subtasks."""
 
@@ -115,8 +124,9 @@ class TaskConfig(Model):
     """Task: one prompt for one agent, and the conditions that the work must meet. Subtasks wait for the dependencies of
     their parent task."""
 
-    id: Name = Field(
-        description="Name of the task and of its session, unique in the plan: letters, digits, _, . and -, at most 64."
+    id: TaskId = Field(
+        description="Name of the task and of its session, unique in the plan: letters, digits, _, . and -, at most 64. "
+        "Names of runs, r and a number, are reserved."
     )
     agent: str = Field(
         default="",

@@ -68,7 +68,8 @@ class IdAllocator:
 
     No two entities of a journal share an id. Names of root entities are stored while the supervisor runs; of a name
     that was numbered only the last number is stored. Names below an entity (*below*) are stored while that entity
-    lives: nothing is created below an entity that has ended, and its id is not given again.
+    lives: nothing is created below an entity that has ended, and its id is not given again. Of ids that are only a
+    number after a prefix (:meth:`number`) the highest number is stored.
     """
 
     def __init__(self, taken: Collection[str] = ()) -> None:
@@ -76,6 +77,8 @@ class IdAllocator:
         self._numbers: dict[str, int] = {}
         """Last number given to each name that was used more than once. All lower numbers are used too."""
         self._below: dict[str, IdAllocator] = {}
+        self._highest: dict[str, int] = {}
+        """Highest number given to each prefix (:meth:`number`)."""
 
     def __len__(self) -> int:
         """Return the number of names that are stored."""
@@ -93,6 +96,15 @@ class IdAllocator:
         if below is None:
             return self._new(wanted, self)
         return self._below.setdefault(below, IdAllocator())._new(wanted, self)
+
+    def number(self, prefix: str) -> str:
+        """Return *prefix* with the number after the highest that was used in this journal. Only these ids begin with
+        *prefix* and end with a number: the caller lets nobody choose such a name."""
+        if prefix not in self._highest:
+            rests = (one.removeprefix(prefix) for one in self._taken if one.startswith(prefix))
+            self._highest[prefix] = max((int(rest) for rest in rests if rest.isdecimal()), default=0)
+        self._highest[prefix] += 1
+        return f"{prefix}{self._highest[prefix]}"
 
     def drop_below(self, entity_id: str) -> None:
         """Drop the stored names below an entity that has ended."""

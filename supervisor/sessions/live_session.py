@@ -71,8 +71,8 @@ class TerminationReport(NamedTuple):
 
 
 class AssignedTask(NamedTuple):
-    """Task of a plan that a session works on. ``split`` and ``block`` are operations of ``WorkControl``; ``split`` is
-    ``None`` unless the plan lets the agent split its task.
+    """Task of a plan that a session works on: its id, and its name in the plan. ``split`` and ``block`` are operations
+    of ``WorkControl``; ``split`` is ``None`` unless the plan lets the agent split its task.
 
     ``charge_launch`` charges the next launch, which follows a launch that failed, to the plan: it is called with the
     error, and returns the reason why there is no next launch, or ``""``. ``charge_child`` does the same for a retry of
@@ -81,6 +81,7 @@ class AssignedTask(NamedTuple):
     cannot.
     """
 
+    id: str
     name: str
     split: Callable[..., Awaitable[Any]] | None
     block: Callable[..., Awaitable[Any]]
@@ -229,7 +230,7 @@ class LiveSession(EntityActor):
         """Environment variables for the agent's process; empty unless the agent may split its task."""
         if self.assigned_task is None or not self.assigned_task.state_dir:
             return {}
-        return {"SUPERVISOR_STATE_DIR": self.assigned_task.state_dir, "SUPERVISOR_TASK": self.assigned_task.name}
+        return {"SUPERVISOR_STATE_DIR": self.assigned_task.state_dir, "SUPERVISOR_TASK": self.assigned_task.id}
 
     @property
     def cause(self) -> Cause:

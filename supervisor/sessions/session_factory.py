@@ -13,6 +13,7 @@ import msgspec
 
 from actors import ActorError
 from supervisor.journal.transcript import RedactingTranscript
+from supervisor.lifecycles.run_ids import is_run_id
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument
 from supervisor.policies.access import intersect_rights
@@ -107,11 +108,14 @@ class SessionFactory:
             started_by: id of the tool call that requests the session.
 
         Raises:
-            ValueError: the name has characters that ids may not have.
+            ValueError: the name has characters that ids may not have, or that of a root session has the form of the id
+                of a run.
             NoSuchEntity: the parent is not alive.
             Refused: the parent, the supervisor or the call is ending.
         """
         check_name(name)
+        if parent is None and is_run_id(name):
+            raise InvalidArgument(f"name: {name!r} has the form of the id of a plan's run; use another name")
         settings = self._services.settings
         above = self._registry.session(parent) if parent is not None else None
         if above is not None and above.is_stopping:

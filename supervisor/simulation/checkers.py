@@ -28,8 +28,7 @@ import msgspec
 
 from actors.machine import Step
 from supervisor.host.api import Supervisor
-from supervisor.lifecycles.session import SessionLimits
-from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.lifecycles.types import AbortScope, LifecycleEvent, SessionLimits
 from supervisor.plans import Plan
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.liveness import Liveness

@@ -110,8 +110,7 @@ class BlockedTasks:
 
     def _task(self, name: str) -> TaskExecution | None:
         """Return the task of the plan with that name or id, or ``None``."""
-        executions = self._plan_run.executions
-        return executions.get(name) or executions.get(name.removeprefix("task:")) or self._by_id(name)
+        return self._plan_run.executions.get(name) or self._by_id(name)
 
     def _by_id(self, entity_id: str) -> TaskExecution | None:
         return next((one for one in self._plan_run.executions.values() if one.id == entity_id), None)

@@ -219,10 +219,10 @@ class PlanHandle:
 
     An error of a run that is never awaited is only logged.
 
-    The commands name a task by its id in the plan. They raise as :class:`~supervisor.plans.task_control.WorkControl`
-    says: ``NoSuchEntity`` for a task that the plan does not have, ``Refused`` for a command that the state of the task
-    does not allow now. *by* names the giver of a command in the records. A command with a *command_id* takes effect
-    once, however often it is given.
+    The commands name a task of the run by its name in the plan, or by its id (``r1#fix``). They raise as
+    :class:`~supervisor.plans.task_control.WorkControl` says: ``NoSuchEntity`` for a task that the plan does not have,
+    ``Refused`` for a command that the state of the task does not allow now. *by* names the giver of a command in the
+    records. A command with a *command_id* takes effect once, however often it is given.
     """
 
     def __init__(self, sup: Supervisor, plan: Plan | None, submission: Submission | None = None) -> None:
@@ -250,7 +250,8 @@ class PlanHandle:
 
     @property
     def run_id(self) -> str:
-        """Id of the run; ``""`` while it is not known yet which run ``run_plan`` continues."""
+        """The id of the run, for the command line and for records (``r1``): ``""`` while it is not known yet which run
+        ``run_plan`` continues. A run that goes on with one that an earlier supervisor left has the id of that run."""
         return self._ended_run or self.runner.run_id
 
     def start(self, *, resume: bool = False, fresh: bool = False) -> None:

@@ -418,7 +418,7 @@ class PlanRun:
             block, charge = self._commands.block_own, partial(self._charge_launch, execution)
             stopped = partial(self._session_stopped, execution, execution.session_id)
             session.assigned_task = AssignedTask(
-                execution.name, split, block, charge, self.spend_retry, stopped, state_dir
+                execution.id, execution.name, split, block, charge, self.spend_retry, stopped, state_dir
             )
 
     def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest, cause: Cause) -> None:

@@ -418,7 +418,9 @@ class PlanRunner:
         await plan_run.worker_pool.stop()
         await export_workstream(plan_run)
         redact = self._sup.journal_writer.redactor.text
-        return PlanResult(self.results, redact(not_accepted(problem)), output=make_findings("", output, redact))
+        return PlanResult(
+            self.results, redact(not_accepted(problem)), output=make_findings("", output, redact), run=workstream.id
+        )
 
     # ------------------------------------------------------------------ more tasks
     def check(self, plan: Plan) -> list[str]:

@@ -49,7 +49,7 @@ class UnreportedResult(NamedTuple):
         """A sentence about the result."""
         done = sum(1 for one in self.result.tasks.values() if one.outcome == TaskEnd.COMPLETED)
         how = "well" if self.result.ok else "not well"
-        return f"{self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
+        return f"run {self.row.id}, which ended {how}: {done} of {len(self.result.tasks)} tasks completed"
 
 
 async def read_unreported_result(journal: Journal, workstream_id: str) -> UnreportedResult | None:
@@ -89,7 +89,7 @@ async def read_result(journal: Journal, workstream_id: str, *, unreported: bool 
     missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
     tasks = {**known, **{one.id: one for one in missing}}
-    return UnreportedResult(PlanResult(tasks, error, workstream_id), row, last_seq)
+    return UnreportedResult(PlanResult(tasks, error, workstream_id, run=workstream_id), row, last_seq)
 
 
 async def read_plan(journal: Journal, workstream_id: str) -> Mapping[str, Any] | None:

@@ -54,17 +54,19 @@ def unmerged_of(branch: str) -> tuple[str, tuple[str, ...]]:
 
 
 class PlanResult(NamedTuple):
-    """The result of a plan run: the results of all tasks, and the reason why the plan's validation failed (``error``;
-    ``""`` if it did not), with the ``output`` of the failed test, at most 4,000 characters.
+    """The result of a plan run: the results of all tasks by their names in the plan, and the reason why the plan's
+    validation failed (``error``; ``""`` if it did not), with the ``output`` of the failed test, at most 4,000
+    characters.
 
     ``earlier`` is the id of the workstream of an earlier run, if this is the result of that run: its supervisor was
-    killed before the result was reported, and nothing was started now.
+    killed before the result was reported, and nothing was started now. ``run`` is the id of the run.
     """
 
     tasks: Mapping[str, TaskResult]
     error: str = ""
     earlier: str = ""
     output: str = ""
+    run: str = ""
 
     @property
     def ok(self) -> bool:

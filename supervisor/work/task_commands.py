@@ -127,6 +127,17 @@ class TaskCommands:
         return self._scheduler
 
     # ------------------------------------------------------------------ the way in
+    @property
+    def run_id(self) -> str:
+        return "" if self._scheduler is None else self._scheduler.plan_run.workstream.id
+
+    async def begun(self) -> str:
+        await self._begun.wait()
+        return self.run_id
+
+    def has(self, task: str) -> bool:
+        return any(task in one for one in self._ids().items())
+
     async def planned(self) -> tuple[str, ...]:
         """Wait until the run has begun; return the names of the tasks that must be approved before any work on them
         begins."""
@@ -219,17 +230,17 @@ class TaskCommands:
 
     def _id_of(self, name: str) -> str:
         """Return the entity id of a task that is given by its name in the plan or by its id."""
-        ids = {
-            execution.name: execution.id
-            for execution in self.scheduler.plan_run.executions.values()
-            if execution.is_opened
-        }
-        known = {**self._left, **ids}
+        known = self._ids()
         if name in known:
             return known[name]
         if name in known.values():
             return name
         raise NoSuchEntity(name)
+
+    def _ids(self) -> Mapping[str, str]:
+        """Return the entity ids of the tasks of the run, by their names in the plan."""
+        executions = self.scheduler.plan_run.executions.values()
+        return {**self._left, **{execution.name: execution.id for execution in executions if execution.is_opened}}
 
     def _execution_of(self, entity_id: str) -> TaskExecution:
         for execution in self.scheduler.plan_run.executions.values():

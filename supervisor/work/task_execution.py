@@ -25,6 +25,7 @@ from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.entity_types import TASK_KIND
 from supervisor.lifecycles.job import Job, JobData
+from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_cascade import TaskStates, step
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
@@ -448,7 +449,7 @@ class TaskExecution:
             failure=before.failure if before is not None else "",
             has_findings=before is not None and before.has_findings,
         )
-        wanted = self._sup.new_id(f"task:{self.name}")
+        wanted = self._sup.new_id(id_of_task(workstream_id, self.name), below=workstream_id)
         state = Task.PLANNED if planned else Task.OPEN
         task = self._sup.registry.create_entity(
             TASK_KIND,
@@ -463,7 +464,7 @@ class TaskExecution:
 
     def open_run(self, limits: TaskRunData) -> None:
         """Create the run for the next claim."""
-        wanted = self._sup.new_id(f"run:{self.name}")
+        wanted = self._sup.new_id(f"{self.id}:run", below=self.data.workstream)
         self.entity.open_run(wanted, TaskRun.PENDING, replace(limits, task=self.id), self.cause)
 
     def open_job(self) -> None:
@@ -477,7 +478,7 @@ class TaskExecution:
             workstream_id=self.data.workstream,
             critical=self.task.critical,
         )
-        wanted = self._sup.new_id(f"job:{self.name}")
+        wanted = self._sup.new_id(f"{self.id}:job", below=self.data.workstream)
         self.entity.open_job(wanted, Job.PENDING, data, self.cause)
 
     def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:

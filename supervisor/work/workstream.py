@@ -49,6 +49,7 @@ class WorkstreamEntity:
 
     @property
     def id(self) -> str:
+        """The id of the run."""
         return self._the().id
 
     @property
@@ -83,14 +84,14 @@ class WorkstreamEntity:
         return resumes
 
     def open(self, name: str, tasks: int, resumes: str = "", *, key: str = "", request: str = "") -> None:
-        """Create the workstream's entity, which begins its log; *key* and *request* are those of its data."""
-        wanted = self._sup.new_id(f"workstream:{name}")
+        """Create the workstream's entity, which begins its log; *name* is the name of the plan, and *key* and *request*
+        are those of the data."""
         self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
-            wanted,
+            self._sup.new_run_id(),
             parent_id=None,
             state=Workstream.PLANNED,
-            data=WorkstreamData(tasks=tasks, resumes=resumes, key=key, request=request),
+            data=WorkstreamData(name=name, tasks=tasks, resumes=resumes, key=key, request=request),
             cause=Cause(actor=ACTOR),
         )
         self._seq = self._entity.born_seq
@@ -216,6 +217,7 @@ class WorkstreamEntity:
         """Remove the workstream from memory, if it has ended."""
         if self._entity is not None and self._entity.ended:
             self._sup.registry.remove(self.id)
+            self._sup.registry.names.drop_below(self.id)
 
 
 def _how(execution: TaskExecution) -> str:

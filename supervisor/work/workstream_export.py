@@ -58,9 +58,8 @@ async def export_workstream(plan_run: PlanRun) -> None:
     upkeep = plan_run.sup.upkeep
     if upkeep is None:
         return
-    name = plan_run.workstream.id.replace(":", "-")
     try:
-        await upkeep.preserve(name, await _records(plan_run))
+        await upkeep.preserve(plan_run.workstream.id, await _records(plan_run))
     except (JournalError, OSError) as error:
         _log.warning(
             "the dossier of a workstream could not be written", workstream=plan_run.workstream.id, why=str(error)

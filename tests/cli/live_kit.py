@@ -10,7 +10,7 @@ import msgspec
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow
 
-STREAM = "workstream:plan"
+STREAM = "r1"
 _ESCAPE = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])")
 
 
@@ -33,15 +33,15 @@ def row(kind: str, entity: str, state: str, parent: str | None = None, **data: A
 
 
 def stream(tasks: int, state: str = "executing") -> EntityRow:
-    return row("workstream", STREAM, state, tasks=tasks)
+    return row("workstream", STREAM, state, name="plan", tasks=tasks)
 
 
 def task(name: str, state: str, **data: Any) -> EntityRow:
-    return row("task", f"task:{name}", state, STREAM, workstream=STREAM, name=name, **data)
+    return row("task", f"r1#{name}", state, STREAM, workstream=STREAM, name=name, **data)
 
 
 def run(name: str, state: str, **data: Any) -> EntityRow:
-    return row("run", f"run:{name}", state, f"task:{name}", **{"max_attempts": 5, **data})
+    return row("run", f"r1#{name}:run", state, f"r1#{name}", **{"max_attempts": 5, **data})
 
 
 def session(name: str, state: str = "Running", parent: str | None = None, **data: Any) -> EntityRow:

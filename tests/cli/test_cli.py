@@ -221,7 +221,7 @@ def test_a_run_goes_on_in_the_journal_of_an_earlier_one(tmp_path: Path, cli: Cli
     (tmp_path / "plan.yaml").write_text(GOOD.replace("id: t,", "id: works,"))
     output = cli("run", tmp_path / "plan.yaml", "--state-dir", state.root, "--json")
     assert output.status == 0, output.err
-    assert (output.lines[0], output.lines[1]["seq"]) == ({"workstream": "workstream:plan"}, 111)
+    assert (output.lines[0], output.lines[1]["seq"]) == ({"run": "r1"}, 111)
     assert output.lines[-1]["tasks"][0]["session_id"] == "works-2"
     assert cli("validate", state.root).status == 0
 
@@ -906,14 +906,14 @@ def test_dead_letters_say_what_was_given_up_and_how_to_try_again(cli: Cli, tmp_p
     (letter,) = cli("dead-letters", "--json", *where).json
     assert (letter["task"], letter["entity_id"], letter["try_again"]) == (
         "t",
-        "task:t",
+        "r1#t",
         f"supervisor run PLAN.yaml --resume --state-dir {where[1]}",
     )
     assert (letter["attempts"], letter["runs"]) == (1, 1)
     assert "3" in letter["last_error"]
     head, line = cli("dead-letters", *where).out.splitlines()
     assert head.split() == ["TASK", "ATTEMPTS", "RUNS", "TRY", "AGAIN", "LAST", "ERROR"]
-    assert line.startswith("t ")
+    assert line.startswith("r1#t ")
     assert letter["last_error"] in line
     plan.write_text(plan.read_text().replace("exit 3", "exit 0"))
     assert cli("run", plan, *where).status == 0

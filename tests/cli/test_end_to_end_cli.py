@@ -135,7 +135,7 @@ def test_a_plan_is_run_in_its_order(tmp_path: Path, tell: Any, backend: str) -> 
         assert one.process.wait(120) == 0
     assert (tmp_path / "last").read_text() == "done\n"
     order = [event["entity_id"] for event in one.seen if event.get("event") == "closed"]
-    assert order == ["task:make", "task:also", "task:last"]
+    assert order == ["r1#make", "r1#also", "r1#last"]
     assert [event["seq"] for event in one.seen[1:-1]] == list(range(1, len(one.seen) - 1))
     status, rows = tell(one.state_dir, "ps")
     assert status == 0
@@ -477,7 +477,7 @@ def test_a_closed_terminal_drains(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             process.wait(120)
     _, tasks = tell(tmp_path / "state", "ps")
     states = {one["id"]: one["state"] for one in tasks}
-    assert (states["task:wait"], states["task:next"]) == ("CLOSED", "CANCELLED")
+    assert (states["r1#wait"], states["r1#next"]) == ("CLOSED", "CANCELLED")
 
 
 @contextmanager
@@ -565,14 +565,14 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path: Path) -> None:
     lines, _, table = done.stdout.partition("\n\n")
     assert (done.returncode, done.stderr) == (0, "")
     name, *lines_of_tasks = lines.splitlines()
-    assert name == "workstream:plan"
+    assert name == "run r1"
     assert [line[9:].partition(" in ")[0] for line in lines_of_tasks] == [
-        "plan: 1 task",
+        "r1: 1 task",
         "t: begins (agent sh)",
         "t| hello",
         "t: completed",
     ]
-    assert [line.split()[:2] for line in table.splitlines()[:2]] == [["TASK", "OUTCOME"], ["t", "completed"]]
+    assert [line.split()[:2] for line in table.splitlines()[:2]] == [["TASK", "OUTCOME"], ["r1#t", "completed"]]
     logs = table.splitlines()[-1].removeprefix("what the agents wrote: supervisor ")
     assert execute(supervisor, shlex.split(logs)) == 0
 

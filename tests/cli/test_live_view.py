@@ -94,7 +94,7 @@ def test_forty_tasks_fit_on_sixteen_lines(tmp_path: Path, monkeypatch: pytest.Mo
             assert re.findall(r"● (t\d\d) +RUNNING", frame) == [
                 f"t{number:02}" for number in range(first, first + 4)
             ], frame
-            shown = len(re.findall(r"^. t\d\d ", frame, re.MULTILINE))
+            shown = len(re.findall(r"^. (?:r1#)?t\d\d ", frame, re.MULTILINE))
             hidden = int(found[1]) if (found := re.search(r"… (\d+) more rows?", frame)) else 0
             assert shown + hidden == 40 - first, frame
             assert (f"ended: {first} completed" in frame) == (first > 0)
@@ -108,7 +108,7 @@ def test_forty_tasks_fit_on_sixteen_lines(tmp_path: Path, monkeypatch: pytest.Mo
         flat = whole.replace("\n", "")
         assert [flat.count(f"supervisor: warning {n} " + "long " * 29) for n in range(37)] == [1] * 37
         assert [len(re.findall(rf"WARNING log {n}$", whole, re.MULTILINE)) for n in range(37)] == [1] * 37
-        assert whole.count("workstream plan:") == 0  # the last table gives way to the results
+        assert whole.count("run r1 of plan:") == 0  # the last table gives way to the results
         assert re.search(r"^build +completed .* 1\.50 s", whole, re.MULTILINE)
 
 
@@ -117,8 +117,8 @@ def test_a_failure_is_printed_above_the_table(tmp_path: Path, monkeypatch: pytes
     table."""
     with terminal(monkeypatch, 80, 12) as (out, screen):
         view = TableView(out, state_of(tmp_path), now=lambda: 3.0)
-        begins = record("task", "task:t00", "claimed", "CLAIMED", by="t00", reason="agent w")
-        failed = record("run", "run:t00", "execution_failed", "FAILED", error="exit status 3")
+        begins = record("task", "r1#t00", "claimed", "CLAIMED", by="t00", reason="agent w")
+        failed = record("run", "r1#t00:run", "execution_failed", "FAILED", error="exit status 3")
         view.show([begins, failed], moment(0))
         view.show([], moment(1))
         screen.refresh()
@@ -196,14 +196,14 @@ def test_the_plain_form_is_short_and_has_the_output(tmp_path: Path) -> None:
         transcript.write("t1:c1", "output of a tool\n", at=2.4)
     view.show(
         [
-            record("workstream", "workstream:plan", "Born", "planned", outcome="born", tasks=1, at=1.0),
-            record("task", "task:one", "claimed", "CLAIMED", by="one", reason="agent w"),
-            record("task", "task:one", "closed", "CLOSED", reason="merged into main as 1a2b", at=3.5),
+            record("workstream", "r1", "Born", "planned", outcome="born", tasks=1, at=1.0),
+            record("task", "r1#one", "claimed", "CLAIMED", by="one", reason="agent w"),
+            record("task", "r1#one", "closed", "CLOSED", reason="merged into main as 1a2b", at=3.5),
         ],
         [stream(1), task("one", "CLOSED"), session("one", ended=True)],
     )
     assert [line[9:] for line in out.getvalue().splitlines()] == [
-        "plan: 1 task",
+        "r1: 1 task",
         "one: begins (agent w)",
         "one| hello",
         "one| a warning",
@@ -227,7 +227,7 @@ def test_characters_that_the_output_cannot_show_are_replaced(tmp_path: Path, mon
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     view = view_for(as_json=False, state=state_of(tmp_path))
-    view.show([record("run", "run:a", "execution_failed", "FAILED", error="Größe")], [run("a", "FAILED")])
+    view.show([record("run", "r1#a:run", "execution_failed", "FAILED", error="Größe")], [run("a", "FAILED")])
     assert written.getvalue().endswith(b"a: attempt failed: Gr??e\n")
 
 
@@ -253,20 +253,20 @@ def test_a_failure_is_told_once(tmp_path: Path) -> None:
     view = PlainView(out, state)
     view.show(
         [
-            record("run", "run:a", "execution_failed", "FAILED", error="exit status 3"),
-            record("run", "run:a", "retry_decided", "RETRYING", before="FAILED"),
+            record("run", "r1#a:run", "execution_failed", "FAILED", error="exit status 3"),
+            record("run", "r1#a:run", "retry_decided", "RETRYING", before="FAILED"),
         ],
         [task("a", "IN_PROGRESS", claimed_by="a"), run("a", "RETRYING", attempts=1, delay_s=4.0)],
     )
     view.show(
         [
-            record("run", "run:a", "execution_failed", "FAILED", error="exit status 3"),
-            record("task", "task:a", "failed", "FAILED", reason="exit status 3 (no further try: stopped)"),
-            record("task", "task:a", "retried", "OPEN", before="FAILED", reason="try 2", delay_s=5.0),
+            record("run", "r1#a:run", "execution_failed", "FAILED", error="exit status 3"),
+            record("task", "r1#a", "failed", "FAILED", reason="exit status 3 (no further try: stopped)"),
+            record("task", "r1#a", "retried", "OPEN", before="FAILED", reason="try 2", delay_s=5.0),
         ],
         [task("a", "OPEN"), run("a", "CIRCUIT_OPEN", attempts=2)],
     )
-    at_once = f"at once: supervisor task reset a --state-dir {state.root}"
+    at_once = f"at once: supervisor task reset r1#a --state-dir {state.root}"
     assert [line[9:] for line in out.getvalue().splitlines()] == [
         "a: attempt failed: exit status 3",
         f"a: attempt 1 of 5 ended, the next one comes not before {time_of_day(6.0)} ({at_once})",

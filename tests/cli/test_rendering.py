@@ -365,21 +365,22 @@ RESULT = TaskResult(
 def test_results_are_a_table_and_an_object() -> None:
     """The results of a run, as text and as JSON, show for each task its outcome, use, session, error and remarks, and
     why the run failed; the text names the command that prints the output of the agent."""
-    result = PlanResult({"build": RESULT})
+    result = PlanResult({"build": RESULT}, run="r1")
     _, row, *lines = results_text(result, Path("my dir")).splitlines()
-    assert row.split() == ["build", "failed", "2", "1.50", "s", "0.2500", "USD", "build-2"]
+    assert row.split() == ["r1#build", "failed", "2", "1.50", "s", "0.2500", "USD", "build-2"]
     assert lines == [
         "",
         "build failed: broken",
         "    | 1",
         "    | 2",
         "    on its branch is more",
-        "    supervisor logs build-2 --state-dir 'my dir'",
+        "    supervisor logs r1#build --state-dir 'my dir'",
         "",
         "the run failed: of 1 task 1 failed (build)",
     ]
     told = json.loads(results_json(result))
     assert told == {
+        "run": "r1",
         "ok": False,
         "outcome": "failed",
         "error": "of 1 task 1 failed (build)",
@@ -405,6 +406,6 @@ def test_results_are_a_table_and_an_object() -> None:
 def test_a_run_that_succeeded_names_the_command_that_prints_the_output() -> None:
     """Below the table stands the command for the first task with a session; remarks are kept."""
     done = RESULT._replace(outcome="completed", error="", launches=0, cost_usd=0.0)
-    _, row, *lines = results_text(PlanResult({"build": done})).splitlines()
-    assert row.split() == ["build", "completed", "-", "1.50", "s", "350", "tokens", "build-2"]
-    assert lines == ["build: on its branch is more", "", "what the agents wrote: supervisor logs build-2"]
+    _, row, *lines = results_text(PlanResult({"build": done}, run="r1")).splitlines()
+    assert row.split() == ["r1#build", "completed", "-", "1.50", "s", "350", "tokens", "build-2"]
+    assert lines == ["build: on its branch is more", "", "what the agents wrote: supervisor logs r1#build"]

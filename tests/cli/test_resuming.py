@@ -76,7 +76,7 @@ def killed_when(pipe: Path, process: subprocess.Popen[str]) -> None:
     """Kill the run with SIGKILL when an agent has opened *pipe*, and the start of the agent's task is recorded."""
     assert process.stdout is not None
     with pipe.open("rb"):
-        assert any('"entity_id":"task:t' in line and '"event":"started"' in line for line in process.stdout)
+        assert any('#t"' in line and '"event":"started"' in line for line in process.stdout)
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=DEADLINE_S)
 
@@ -136,14 +136,14 @@ def test_a_cancelled_task_is_resumed(repository: Path, backend: str) -> None:
     cancelled(repository, written(repository, "worktree"), backend)
     (commit,) = checkpoints(books(repository))
     assert f"checkpoint {commit[:12]} (CANCELLED)" in called(repository, "ps", "--all")
-    assert commit in called(repository, "why", "run:t", "--json")
+    assert commit in called(repository, "why", "r1#t:run", "--json")
     said = run_to_its_end(repository, backend, "--resume")
-    assert f"resumed: 1 completed and not done again; done again: t (from {commit[:12]} of run:t)" in said
+    assert f"resumed: 1 completed and not done again; done again: t (from {commit[:12]} of r1#t:run)" in said
     assert (repository.parent / "seen").read_text() == "half\n"
     assert (repository.parent / "log").read_text() == "x\n"
     born = [one for one in books(repository) if one.event == "Born" and one.entity_type == "run"]
-    assert [one.entity_id for one in born] == ["run:first", "run:t", "run:t-2"]
-    assert (born[-1].metadata["resumed_from"], born[-1].metadata["resumed_at"]) == ("run:t", commit)
+    assert [one.entity_id for one in born] == ["r1#first:run", "r1#t:run", "r2#t:run"]
+    assert (born[-1].metadata["resumed_from"], born[-1].metadata["resumed_at"]) == ("r1#t:run", commit)
 
 
 def test_a_resumed_run_survives_a_kill(repository: Path, backend: str) -> None:

@@ -9,7 +9,7 @@ from supervisor.diagnostics.state_times import time_of_day
 from supervisor.ports import EntityRow
 from tests.cli.live_kit import agent, record, row, run, session, stream, task, turn
 
-RESET = "at once: supervisor task reset a"
+RESET = "at once: supervisor task reset r1#a"
 
 
 def table_of(*rows: EntityRow) -> RunTable:
@@ -44,9 +44,9 @@ def test_what_runs_comes_first() -> None:
     assert [(one.group, one.name) for one in lines] == [
         (Group.RUNS, "works"),
         (Group.WAITS, "cools"),
-        (Group.WAITS, "asked"),
-        (Group.WAITS, "delayed"),
-        (Group.QUEUED, "queued"),
+        (Group.WAITS, "r1#asked"),
+        (Group.WAITS, "r1#delayed"),
+        (Group.QUEUED, "r1#queued"),
     ]
 
 
@@ -67,14 +67,14 @@ def test_what_has_ended_is_one_line_of_counts() -> None:
     assert ended.plain == "ended: 2 completed, 1 failed, 1 cancelled"
     assert [str(span.style) for span in ended.spans] == ["green", "red", "yellow"]
     assert table.lines(now=3.0) == []
-    assert table.headline() == "workstream plan: executing, 2 of 4 tasks completed, 1 failed, 1 cancelled"
+    assert table.headline() == "run r1 of plan: executing, 2 of 4 tasks completed, 1 failed, 1 cancelled"
     assert table_of(session("a")).ended() is None
     assert table_of(session("a")).headline() == ""
 
 
 def test_tasks_of_an_earlier_plan_run_are_not_counted() -> None:
     """Of the tasks in the journal only those of the running workstream are counted."""
-    old = row("task", "task:old", "FAILED", "workstream:old", workstream="workstream:old", name="old")
+    old = row("task", "r2#old", "FAILED", "r2", workstream="r2", name="old")
     ended = table_of(stream(1), old, task("a", "CLOSED")).ended()
     assert ended is not None
     assert ended.plain == "ended: 1 completed"
@@ -145,7 +145,7 @@ def test_a_line_says_what_is_waited_for_until_when_and_what_to_type() -> None:
     (line,) = lines_of(task("a", "DONE", claimed_by="a"), session("a", "SessionComplete"))
     assert line.doing == "its work is being merged"
     (line,) = lines_of(task("a", "PENDING_APPROVAL", claimed_by="a"))
-    assert (line.group, line.doing) == (Group.WAITS, "its result waits to be approved: supervisor approve a")
+    assert (line.group, line.doing) == (Group.WAITS, "its result waits to be approved: supervisor approve r1#a")
 
 
 def test_a_later_attempt_is_named_with_the_output() -> None:
@@ -163,7 +163,7 @@ def test_failing_providers_are_alerts() -> None:
     """A provider whose breaker is open is an alert that says why and until when."""
     table = table_of(stream(1))
     told = {"provider": "x", "circuit": "open", "free_at_s": 60.0, "reason": "busy"}
-    table.take([record("task", "task:a", "ProviderBreaker", "OPEN", at=0.0, outcome="fact", **told)], [])
+    table.take([record("task", "r1#a", "ProviderBreaker", "OPEN", at=0.0, outcome="fact", **told)], [])
     assert table.alerts() == [f"the provider x fails (busy): no agent is launched before {time_of_day(60.0)}"]
 
 
@@ -185,7 +185,7 @@ def test_what_to_type_is_wrapped_and_not_cut() -> None:
     lines = drawn(table_of(task("a-task-with-a-name", "PLANNED")), 60)
     assert len(lines) == 4
     assert all(line.startswith(" " * 36) for line in lines[2:])
-    assert "supervisor approve a-task-with-a-name" in " ".join(line.strip() for line in lines)
+    assert "supervisor approve r1#a-task-with-a-name" in " ".join(line.strip() for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_what_to_type_is_wrapped_and_not_cut() -> None:
     [
         (8, "… 9 more rows: 2 waiting, 7 queued (all: supervisor ps)"),
         (4, "… 13 more rows: 4 running, 2 waiting, 7 queued (all: supervisor ps)"),
-        (20, "t6"),
+        (20, "r1#t6"),
         (1, "… 15 more rows: 6 running, 2 waiting, 7 queued (all: supervisor ps)"),
     ],
 )

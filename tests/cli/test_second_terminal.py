@@ -65,18 +65,18 @@ def test_logs_of_a_name_are_those_of_its_newest_session(twice: Path) -> None:
     assert [line.partition(" ")[2] for line in newest.out.splitlines()] == ["prompt| echo well", "message| well"]
     assert (older.err, older.out == newest.out) == ("", False)
     assert cli("logs", "good:t1", "--state-dir", twice) == older
-    assert cli("logs", "task:good-2", "--state-dir", twice).out == newest.out
+    assert cli("logs", "r2#good", "--state-dir", twice).out == newest.out
     assert cli("logs", "good", "-f", "--state-dir", twice) == newest
 
 
 @pytest.mark.parametrize(
     ("name", "status", "line"),
     [
-        ("good", 0, "task:good-2: completed"),
-        ("task:good", 0, "task:good: completed"),
+        ("good", 0, "r2#good: completed"),
+        ("r1#good", 0, "r1#good: completed"),
         ("good-2", 0, "good-2: completed"),
-        ("bad", 1, "task:bad-2: failed (exit status 3, checkpoint in place (CIRCUIT_OPEN))"),
-        ("workstream:plan", 1, "workstream:plan: failed (1 of 2 tasks completed, 1 failed)"),
+        ("bad", 1, "r2#bad: failed (exit status 3, checkpoint in place (CIRCUIT_OPEN))"),
+        ("r1", 1, "r1: failed (1 of 2 tasks completed, 1 failed)"),
     ],
 )
 def test_wait_for_what_has_ended_tells_its_outcome(twice: Path, name: str, status: int, line: str) -> None:
@@ -87,7 +87,7 @@ def test_wait_for_what_has_ended_tells_its_outcome(twice: Path, name: str, statu
 def test_wait_without_an_id_waits_for_the_run(twice: Path) -> None:
     """``wait`` without an id waits for the newest run of a plan."""
     output = cli("wait", "--json", "--state-dir", twice)
-    assert (output.status, output.json["id"], output.json["outcome"]) == (1, "workstream:plan-2", "failed")
+    assert (output.status, output.json["id"], output.json["outcome"]) == (1, "r2", "failed")
 
 
 @pytest.mark.parametrize("name", [[], ["good"]])
@@ -103,7 +103,7 @@ def test_wait_at_the_start_of_a_run_is_for_that_run(
         late = cli("wait", *name, "--timeout", "0", "--state-dir", state.root)
         assert (late.status, late.out) == (124, "")
         assert "is of an earlier run, and there is no newer one after 0 s" in late.err
-        assert cli("wait", "task:good-2", "--state-dir", state.root).out == "task:good-2: completed\n"
+        assert cli("wait", "r2#good", "--state-dir", state.root).out == "r2#good: completed\n"
         monkeypatch.setattr("supervisor.cli.wait.pause", lock.close)
         output = cli("wait", *name, "--state-dir", state.root)
     assert (output.status, output.out) == (1, "")
@@ -116,10 +116,10 @@ def test_wait_for_a_run_that_ended_meanwhile_tells_its_outcome(twice: Path, tmp_
     state.journal.write_bytes(StateDir(twice).journal.read_bytes())
     with state.lock():
         with apsw.Connection(str(state.journal)) as db:
-            db.execute("UPDATE entities SET changed_at = ? WHERE id = 'workstream:plan-2'", (time.time() + 1,))
+            db.execute("UPDATE entities SET changed_at = ? WHERE id = 'r2'", (time.time() + 1,))
         db.close()
-        assert cli("wait", "--state-dir", state.root).out.startswith("workstream:plan-2: failed")
-        assert cli("wait", "good", "--state-dir", state.root).out == "task:good-2: completed\n"
+        assert cli("wait", "--state-dir", state.root).out.startswith("r2: failed")
+        assert cli("wait", "good", "--state-dir", state.root).out == "r2#good: completed\n"
 
 
 def test_wait_for_what_nobody_can_end_any_more_fails(twice: Path, tmp_path: Path) -> None:
@@ -127,12 +127,12 @@ def test_wait_for_what_nobody_can_end_any_more_fails(twice: Path, tmp_path: Path
     state = StateDir.open(tmp_path / "state")
     state.journal.write_bytes(StateDir(twice).journal.read_bytes())
     with apsw.Connection(str(state.journal)) as db:
-        db.execute("UPDATE entities SET ended = 0, state = 'IN_PROGRESS' WHERE id = 'task:good-2'")
+        db.execute("UPDATE entities SET ended = 0, state = 'IN_PROGRESS' WHERE id = 'r2#good'")
     db.close()
     output = cli("wait", "good", "--state-dir", state.root)
     assert (output.status, output.out) == (1, "")
     assert output.err == (
-        f"supervisor: task:good-2 has not ended (IN_PROGRESS), and no supervisor runs on {state.root}; "
+        f"supervisor: r2#good has not ended (IN_PROGRESS), and no supervisor runs on {state.root}; "
         "`supervisor run PLAN.yaml` continues an interrupted plan\n"
     )
 
@@ -150,7 +150,7 @@ def test_wait_for_a_turn_says_what_can_be_waited_for(twice: Path) -> None:
     output = cli("wait", "good:t1", "--state-dir", twice)
     assert (output.status, output.err) == (
         2,
-        "supervisor: good:t1 is a turn: give the id of a task, a session or a workstream\n",
+        "supervisor: good:t1 is a turn: give the id of a task, a session or a run\n",
     )
 
 
@@ -174,7 +174,8 @@ def test_ps_watch_that_draws_nothing_clears_nothing(twice: Path, monkeypatch: py
     ("words", "completed"),
     [
         ("supervisor logs b", ["bad-2", "bad"]),
-        ("supervisor wait work", ["workstream:plan-2", "workstream:plan"]),
+        ("supervisor wait r", ["r2", "r1"]),
+        ("supervisor wait r1#g", ["r1#good"]),
         ("supervisor why good-2:", ["good-2:t1", "good-2:a1"]),
         ("supervisor abort ", []),
         ("supervisor wa", ["wait"]),
@@ -216,9 +217,9 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
     with run(tmp_path / "plan.yaml") as one:
         one.until(entity_id="t:t1", to_status="RUNNING")
         late = cli("wait", "t", "--timeout", "0", "--state-dir", one.state_dir)
-        assert (late.status, late.err) == (124, "supervisor: task:t has not ended after 0 s: it is IN_PROGRESS\n")
+        assert (late.status, late.err) == (124, "supervisor: r1#t has not ended after 0 s: it is IN_PROGRESS\n")
         misspelt = cli("task", "block", "tt", "--on", "x", "--state-dir", one.state_dir)
-        words = "supervisor: no task of the run has the name 'tt'; did you mean t?\n"
+        words = "supervisor: no running plan has a task 'tt'; did you mean t?\n"
         assert (misspelt.status, misspelt.err) == (2, words)
         for arguments in (["logs", "t", "-f"], ["wait", "t"], ["ps", "--watch"]):
             argv = [sys.executable, "-m", "supervisor", *arguments, "--state-dir", str(one.state_dir)]
@@ -233,7 +234,7 @@ def test_a_task_is_followed_over_its_retry(tmp_path: Path, followers: list[subpr
         out, err = logs.communicate(timeout=120)
         assert "prompt| work" in out
         assert err.startswith("supervisor: t-2 works on t now\n")
-        assert waiting.communicate(timeout=120) == ("task:t: completed\n", "")
+        assert waiting.communicate(timeout=120) == ("r1#t: completed\n", "")
         assert "t-2" in watching.communicate(timeout=120)[0]
 
 
@@ -260,11 +261,11 @@ def test_verbose_runs_log_each_transition_in_a_readable_line(tmp_path: Path) -> 
     plan.write_text('agents: {h: {adapter: scripted}}\ntasks: [{id: t, agent: h, prompt: "@run false"}]\n')
     where = ("--workdir", tmp_path, "--state-dir", tmp_path / "state")
     lines = [line.partition(" ")[2] for line in cli("run", plan, "-vv", *where).err.splitlines()]
-    assert lines[0] == "INFO workstream:plan: new -> planned, by plan"
+    assert lines[0] == "INFO workstream r1: new -> planned, by plan"
     for one in (
-        "DEBUG job:t: pending -> queued, by plan",
+        "DEBUG job r1#t:job: pending -> queued, by plan",
         "DEBUG session t: Ended, in Stopped, by t",
-        "INFO task:t: OPEN -> CLAIMED, by plan: agent h",
+        "INFO task r1#t: OPEN -> CLAIMED, by plan: agent h",
         "INFO session t: Spawning -> Running, by scripted",
         "INFO turn t:t1: SPAWNING -> RUNNING, by t",
         'INFO tool call t:t1:c1 "false": ended, failed, by scripted',

@@ -259,7 +259,7 @@ def test_a_client_that_has_ended_is_no_operator(tmp_path: Path) -> None:
 
 
 AGENT, UNIDENTIFIED = Caller(Origin.AGENT, 70, "t"), Caller(Origin.UNIDENTIFIED, 0)
-OWN = CallerReach(frozenset({"t", "t/kid"}), frozenset({"t", "task:t"}))
+OWN = CallerReach(frozenset({"t", "t/kid"}), frozenset({"t", "r1#t"}))
 BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
 
 

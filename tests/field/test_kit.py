@@ -20,4 +20,4 @@ def test_a_plan_runs_in_a_scratch_directory(scratch: Scratch) -> None:
     done = scratch.run("run", "plan.yaml", "--json")
     assert done.status == 0, done.text
     assert [task["outcome"] for task in done.json()["tasks"]] == ["completed", "completed"]
-    assert scratch.records("task:u")[-1]["to_status"] == "CLOSED"
+    assert scratch.records("r1#u")[-1]["to_status"] == "CLOSED"

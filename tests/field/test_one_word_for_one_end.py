@@ -53,13 +53,13 @@ def test_every_view_has_the_same_word(scratch: Scratch) -> None:
     """Lines, end table, tree, ``ps``, their JSON, and ``wait`` with its exit status agree about every task."""
     out = ended_run(scratch)
     rows = [line.split() for line in out[out.index("TASK ") :].splitlines()]
-    assert {row[0]: row[1] for row in rows[1:8]} == ENDS
+    assert {row[0]: row[1] for row in rows[1:8]} == {f"r1#{task}": word for task, word in ENDS.items()}
     lines = [line for line in out[: out.index("TASK ")].splitlines() if not line.startswith(" ")]
     for task, word in ENDS.items():
         assert any(f" {task}: {word}" in line for line in lines), (task, out)
     tree, ps = json.loads(scratch.run("tree", "--json").out), json.loads(scratch.run("ps", "--json").out)
     for task, word in ENDS.items():
-        entity = f"task:{task}"
+        entity = f"r1#{task}"
         for seen in (nodes(tree), ps):
             (node,) = [one for one in seen if one["id"] == entity]
             assert (node["outcome"], node["note"].partition(",")[0]) == (word, word)
@@ -67,7 +67,7 @@ def test_every_view_has_the_same_word(scratch: Scratch) -> None:
         assert wait.out.startswith(f"{entity}: {word}"), wait.out
         assert wait.status == (0 if word in ("completed", "skipped", "rejected") else 1), wait.out
     counts = "1 of 7 tasks completed, 1 failed, 1 rejected, 1 aborted, 1 blocked, 2 skipped"
-    assert scratch.run("wait").out == f"workstream:plan: failed ({counts})\n"
+    assert scratch.run("wait").out == f"r1: failed ({counts})\n"
     assert "the run failed: of 7 tasks 1 failed (bad), 1 blocked (after), 1 aborted (held)" in out
 
 
@@ -115,7 +115,7 @@ def test_what_the_plan_ends_is_cancelled(scratch: Scratch) -> None:
     run = scratch.run("run", "plan.yaml")
     assert "other: cancelled: the critical task first failed, which ends the run" in run.out
     assert "aborted" not in run.out
-    waits = [scratch.run("wait", one) for one in ("other", "workstream:plan")]
+    waits = [scratch.run("wait", one) for one in ("other", "r1")]
     assert [(one.status, one.out.split()[1]) for one in waits] == [(1, "cancelled"), (1, "failed")]
     ps = {one["id"]: one["outcome"] for one in json.loads(scratch.run("ps", "--json").out)}
     assert ps["other"] == "cancelled"
@@ -136,7 +136,7 @@ def test_a_rejected_task_is_no_failure(scratch: Scratch, command: str) -> None:
     done = run.wait() if command == "run" else scratch.run("wait")
     assert done.status == 0, done.text
     if command == "wait":
-        assert done.out == "workstream:plan: completed (1 of 2 tasks completed, 1 rejected)\n"
+        assert done.out == "r1: completed (1 of 2 tasks completed, 1 rejected)\n"
 
 
 def test_why_explains_the_newest_life_of_a_name(scratch: Scratch) -> None:
@@ -168,7 +168,7 @@ def test_the_json_of_a_dead_supervisor_says_so(scratch: Scratch) -> None:
         seen = scratch.run(command, "--json")
         assert "no supervisor runs on .sdd" in seen.err
         dead = {one["id"]: one["supervised"] for one in nodes_of(json.loads(seen.out))}
-        assert (dead["task:t"], dead["t"], dead["task:done"]) == (False, False, True)
+        assert (dead["r1#t"], dead["t"], dead["r1#done"]) == (False, False, True)
 
 
 def nodes_of(seen: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -98,7 +98,7 @@ def test_a_task_that_is_tried_again_says_retry(scratch: Scratch) -> None:
     """)
     done = scratch.run("run", "plan.yaml")
     assert done.status == 0, done.text
-    records = scratch.records("task:t")
+    records = scratch.records("r1#t")
     assert reasons(records, "retried") == [("retry", None)]
     assert reasons(records, "failed") == [(None, None)]
 
@@ -128,7 +128,7 @@ def test_a_failed_task_has_the_reason_of_its_attempt(scratch: Scratch) -> None:
         tasks: [{{id: t, agent: a, prompt: "", max_retries: 0}}]
     """)
     assert scratch.run("run", "plan.yaml").status == 1
-    assert reasons(scratch.records("task:t"), "failed") == [("permanent_error", "permission_denied")]
+    assert reasons(scratch.records("r1#t"), "failed") == [("permanent_error", "permission_denied")]
 
 
 # ------------------------------------------------------------------------------------------------------- verdicts

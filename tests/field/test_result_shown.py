@@ -53,7 +53,7 @@ def over(scratch: Scratch, state: str) -> bool:
     """Return whether a record says that the workstream has ended in *state*."""
     path = scratch.path / ".sdd/transitions.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
-    return any('"entity_id":"workstream:plan"' in line and f'"to_state":"{state}"' in line for line in lines)
+    return any('"entity_id":"r1"' in line and f'"to_state":"{state}"' in line for line in lines)
 
 
 def killed_before_it_is_shown(scratch: Scratch, state: str = "completed") -> None:
@@ -75,7 +75,7 @@ def test_the_next_run_shows_the_result_and_does_nothing(scratch: Scratch) -> Non
     assert told["ok"] is True
     assert [(task["id"], task["outcome"]) for task in told["tasks"]] == [("deploy", "completed"), ("mail", "completed")]
     assert all(task["took_s"] > 0 and task["session_id"] == task["id"] for task in told["tasks"])
-    assert "workstream:plan ended before its result could be shown" in shown.err
+    assert "r1 ended before its result could be shown" in shown.err
     assert effects(scratch) == ["deploy", "mail"]
     assert scratch.run("run", "plan.yaml").status == 0
     assert effects(scratch) == ["deploy", "mail", "deploy", "mail"]
@@ -120,7 +120,7 @@ def test_a_plan_that_changed_begins_anew_and_says_what_was_not_shown(scratch: Sc
     scratch.plan(PLAN % "news")
     shown = scratch.run("run", "plan.yaml")
     assert shown.status == 0, shown.text
-    assert "not shown is the result of workstream:plan" in shown.err
+    assert "not shown is the result of run r1" in shown.err
     assert "2 of 2 tasks completed" in shown.err
     assert effects(scratch) == ["deploy", "mail", "deploy", "news"]
 
@@ -131,7 +131,7 @@ def test_a_fresh_start_takes_the_place_of_the_result(scratch: Scratch) -> None:
     killed_before_it_is_shown(scratch)
     fresh = scratch.run("run", "plan.yaml", "--fresh")
     assert fresh.status == 0, fresh.text
-    assert "not shown is the result of workstream:plan" in fresh.err
+    assert "not shown is the result of run r1" in fresh.err
     assert effects(scratch) == ["deploy", "mail"] * 2
     reported = [one["reason"] for one in scratch.records() if one["event"] == "ResultReported"]
     assert reported == ["another run of the plan was asked for", "printed"]
@@ -190,5 +190,5 @@ def test_run_plan_returns_the_result_that_an_earlier_host_did_not_have(tmp_path:
         assert all(one.ok and list(one.tasks) == ["t"] for one in results)
         return [one.earlier for one in results]
 
-    assert anyio.run(host) == ["workstream:plan", "", ""]
+    assert anyio.run(host) == ["r1", "", ""]
     assert (tmp_path / "effects").read_text().split() == ["done"] * 3

@@ -52,7 +52,7 @@ def test_a_wait_does_not_answer_about_the_run_before(scratch: Scratch, name: tup
     done = wait.wait()
     assert (done.status, run.wait().status) == (0, 0), done.text
     told: dict[str, Any] = json.loads(done.out)
-    assert (told["id"], told["outcome"]) == ("task:t-2" if name else "workstream:plan-2", "completed")
+    assert (told["id"], told["outcome"]) == ("r2#t" if name else "r2", "completed")
 
 
 def test_a_wait_in_a_directory_without_a_journal_waits_for_the_first_run(scratch: Scratch) -> None:
@@ -62,7 +62,7 @@ def test_a_wait_in_a_directory_without_a_journal_waits_for_the_first_run(scratch
     wait = scratch.start("wait", "t")
     until(lambda: "waiting for its begin" in wait.err)
     release(run, PLAN)
-    assert (wait.wait().status, wait.out) == (0, "task:t: completed\n")
+    assert (wait.wait().status, wait.out) == (0, "r1#t: completed\n")
 
 
 def test_a_wait_for_a_run_that_does_not_begin_has_its_time_out(scratch: Scratch) -> None:
@@ -81,10 +81,10 @@ def test_a_run_prints_its_id_first(scratch: Scratch) -> None:
     """The first line of a run is its id, in each of its formats, and ``wait`` takes it."""
     scratch.plan(PLAN)
     plain = scratch.run("run", "plan.yaml")
-    assert plain.out.splitlines()[0] == "workstream:plan"
-    assert scratch.run("wait", "workstream:plan").status == 0
+    assert plain.out.splitlines()[0] == "run r1"
+    assert scratch.run("wait", "r1").status == 0
     as_json = scratch.run("run", "plan.yaml", "--json")
-    assert json.loads(as_json.out.splitlines()[0]) == {"workstream": "workstream:plan-2"}
+    assert json.loads(as_json.out.splitlines()[0]) == {"run": "r2"}
 
 
 def test_a_refused_run_leaves_no_directory(scratch: Scratch) -> None:
@@ -103,7 +103,7 @@ def test_a_refused_run_leaves_an_earlier_run_as_it_was(scratch: Scratch) -> None
     scratch.plan("tasks: []")
     assert scratch.run("run", "plan.yaml").status == 2
     assert StateDir(scratch.path / ".sdd").lock_holder() is None
-    assert scratch.run("wait").out == "workstream:plan: completed (1 of 1 tasks completed)\n"
+    assert scratch.run("wait").out == "r1: completed (1 of 1 tasks completed)\n"
 
 
 def test_a_second_run_is_refused_while_the_first_one_starts(scratch: Scratch) -> None:

@@ -72,7 +72,7 @@ def test_a_renamed_state_directory_is_not_made_anew(scratch: Scratch) -> None:
     assert not (scratch.path / ".sdd").exists()
     shown = scratch.run("ps", "--all", "--state-dir", ".old")
     assert shown.status == 0, shown.text
-    assert "task:t" in shown.out
+    assert "r1#t" in shown.out
 
 
 def copied(path: Path) -> None:
@@ -174,8 +174,8 @@ def test_transitions_are_written_anew_from_the_journal(scratch: Scratch) -> None
     scratch.plan('agents: {a: {adapter: command, command: [echo, hi]}}\ntasks: [{id: u, agent: a, prompt: ""}]')
     assert scratch.run("run", "plan.yaml").status == 0
     lines = (scratch.path / ".sdd" / "transitions.jsonl").read_text()
-    assert '"entity_id":"task:t"' in lines
-    assert '"entity_id":"task:u"' in lines
+    assert '"entity_id":"r1#t"' in lines
+    assert '"entity_id":"r1#u"' in lines
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

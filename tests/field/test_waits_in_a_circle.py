@@ -31,7 +31,7 @@ def started(scratch: Scratch) -> Running:
             return False
         with JournalReader(scratch.path / ".sdd/runtime/journal.db") as reader:
             states = {row.id: row.state for row in reader.entities()}
-        return all(states[f"task:{name}"] == "IN_PROGRESS" for name in "abc")
+        return all(states[f"r1#{name}"] == "IN_PROGRESS" for name in "abc")
 
     until(working)
     return run

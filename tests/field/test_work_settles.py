@@ -107,7 +107,7 @@ def test_a_daemon_is_ended_before_the_work_is_tested(scratch: Scratch) -> None:
     (remark,) = task_of(done)["remarks"]
     assert remark.startswith(f"ended after settle_s (0.1 s): python3 {daemon} (pid ")
     assert not alive(int(remark.rpartition("pid ")[2].rstrip(")")))
-    assert [one["reason"] for one in scratch.records("task:t") if one["event"] == "TurnSettled"] == [remark]
+    assert [one["reason"] for one in scratch.records("r1#t") if one["event"] == "TurnSettled"] == [remark]
 
 
 @pytest.mark.parametrize("way", ["declared", "named"])
@@ -161,7 +161,7 @@ def test_what_the_agent_writes_later_is_never_called_merged(scratch: Scratch) ->
     assert in_main(scratch) == [".gitignore", "early.txt"]
     assert scratch.git("show", "supervisor/t:late.txt") == "late"
     assert "t: what was written after it was judged is not merged: it is on the branch supervisor/t" in done.out
-    closed = scratch.records("task:t")[-1]
+    closed = scratch.records("r1#t")[-1]
     assert (closed["metadata"]["unmerged"], closed["metadata"]["rest"]) == (True, "supervisor/t")
     assert "merged into main" in closed["reason"]
     assert "supervisor/t" in closed["reason"]

@@ -30,8 +30,8 @@ from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.session import SessionData, SessionLimits
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.types import LifecycleEvent, SessionLimits
 from supervisor.plans import BadPlan, load_plan
 from supervisor.policies.abort_plan import AbortPlan
 from supervisor.policies.caller_reach import CallerReach

@@ -214,7 +214,7 @@ def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memor
     with running_program(run_command(workdir, backend, "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         for line in first.stdout:
-            if b'"entity_id":"task:second"' in line and b'"event":"started"' in line:
+            if b'"entity_id":"r1#second"' in line and b'"event":"started"' in line:
                 break
         first.send_signal(signal.SIGKILL)
     (workdir / "gate").touch()
@@ -233,17 +233,15 @@ async def test_a_run_goes_on(tmp_path: Path, anyio_backend: str) -> None:
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == 0, done.stderr
-    told = (
-        "continuing the interrupted run: workstream:plan: 1 completed; 2 going on: second (IN_PROGRESS), third (OPEN)"
-    )
+    told = "continuing the interrupted run: r1: 1 completed; 2 going on: second (IN_PROGRESS), third (OPEN)"
     assert told in done.stderr
     events = read_records(tmp_path)
     assert [one.entity_id for one in events if one.event == "Born" and one.entity_type == "task"] == [
-        "task:first",
-        "task:second",
-        "task:third",
+        "r1#first",
+        "r1#second",
+        "r1#third",
     ]
-    assert [one.entity_id for one in events if one.event == "closed"] == ["task:first", "task:second", "task:third"]
+    assert [one.entity_id for one in events if one.event == "closed"] == ["r1#first", "r1#second", "r1#third"]
     assert [one.entity_id for one in events if one.event == "Born" and one.entity_type == "session"] == [
         "first",
         "second",
@@ -281,7 +279,7 @@ def interrupted_in_worktrees(workdir: Path, backend: str, *, memory: bool) -> No
     with running_program(run_command(workdir, backend, "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
         for line in first.stdout:
-            if b'"entity_id":"task:second"' in line and b'"event":"started"' in line:
+            if b'"entity_id":"r1#second"' in line and b'"event":"started"' in line:
                 break
         while not (workdir / "sd" / "worktrees" / "second" / "here").exists():
             assert first.poll() is None
@@ -306,7 +304,7 @@ async def test_work_in_a_worktree_goes_on(tmp_path: Path, anyio_backend: str, *,
     if kept:
         assert git(tmp_path, "show", "supervisor/second:effects").split() == ["first", "second"]
     assert list((tmp_path / "sd" / "worktrees").iterdir()) == []
-    assert [one.entity_id for one in read_records(tmp_path) if one.event == "closed"] == ["task:first", "task:second"]
+    assert [one.entity_id for one in read_records(tmp_path) if one.event == "closed"] == ["r1#first", "r1#second"]
 
 
 STOPPED = """
@@ -326,7 +324,7 @@ def test_stopped_sessions_leave_tasks_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "plan.yaml").write_text(STOPPED)
     with running_program(run_command(tmp_path, "asyncio", "--json"), cwd=ROOT, stdout=subprocess.PIPE) as first:
         assert first.stdout is not None
-        assert any(b'"entity_id":"task:held"' in line and b'"event":"started"' in line for line in first.stdout)
+        assert any(b'"entity_id":"r1#held"' in line and b'"event":"started"' in line for line in first.stdout)
         words = ("reject", "unwanted", "--reason", "not now", "--state-dir", tmp_path / "sd")
         assert support.run_command(*words).status == 0
         first.send_signal(signal.SIGKILL)
@@ -334,15 +332,13 @@ def test_stopped_sessions_leave_tasks_as_they_are(tmp_path: Path) -> None:
     done = second_run(tmp_path, "asyncio")
     anyio.run(reap_all)
     assert done.returncode == 0, done.stderr  # somebody has rejected a task, and the others are completed
-    told = (
-        "continuing the interrupted run: workstream:plan: 1 completed, 1 rejected; 2 going on: held (IN_PROGRESS), open"
-    )
+    told = "continuing the interrupted run: r1: 1 completed, 1 rejected; 2 going on: held (IN_PROGRESS), open"
     assert told in done.stderr
     assert (tmp_path / "effects").read_text().split() == ["closed", "held", "held", "open"]
     tasks = [one for one in read_records(tmp_path) if one.entity_type == "task"]
-    assert [one.entity_id for one in tasks if one.event == "Born"] == [f"task:{one}" for one in NAMES]
+    assert [one.entity_id for one in tasks if one.event == "Born"] == [f"r1#{one}" for one in NAMES]
     ends = {one.entity_id: one.to_status for one in tasks if one.to_status}
-    assert ends == {f"task:{one}": "CANCELLED" if one == "unwanted" else "CLOSED" for one in NAMES}
+    assert ends == {f"r1#{one}": "CANCELLED" if one == "unwanted" else "CLOSED" for one in NAMES}
 
 
 NAMES = ("closed", "unwanted", "held", "open")
@@ -354,19 +350,17 @@ async def test_a_run_may_start_anew(tmp_path: Path, anyio_backend: str) -> None:
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend, "--fresh")
     await reap_all()
     assert done.returncode == 0, done.stderr
-    assert (
-        "starting over: workstream:plan (executing: 1 completed, 2 open) is not continued: as requested" in done.stderr
-    )
+    assert "starting over: run r1 (executing: 1 completed, 2 open) is not continued: as requested" in done.stderr
     events = read_records(tmp_path)
     ends = [(one.entity_id, one.to_status) for one in events if one.to_status in ("CLOSED", "CANCELLED", "FAILED")]
     assert [one for one, state in ends if state == "CLOSED"] == [
-        "task:first",
-        "task:first-2",
-        "task:second-2",
-        "task:third-2",
+        "r1#first",
+        "r2#first",
+        "r2#second",
+        "r2#third",
     ]
-    assert dict(ends)["task:second"] == "FAILED"
-    assert dict(ends)["task:third"] == "CANCELLED"
+    assert dict(ends)["r1#second"] == "FAILED"
+    assert dict(ends)["r1#third"] == "CANCELLED"
 
 
 async def test_a_changed_plan_keeps_its_finished_tasks(tmp_path: Path, anyio_backend: str) -> None:
@@ -378,9 +372,7 @@ async def test_a_changed_plan_keeps_its_finished_tasks(tmp_path: Path, anyio_bac
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == 0, done.stderr
-    assert (
-        "workstream:plan (executing: 1 completed, 2 open) is not continued: changed in the plan: third" in done.stderr
-    )
+    assert "r1 (executing: 1 completed, 2 open) is not continued: changed in the plan: third" in done.stderr
     again = "second (from its beginning), third (changed in the plan)"
     assert f"resumed: 1 completed and not done again; done again: {again}" in done.stderr
     assert (tmp_path / "effects").read_text().split() == ["first", "second", "second", "gated", "another"]
@@ -403,5 +395,5 @@ async def test_an_orphan_goes_by_policy(
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == status, done.stderr
-    moves = [one for one in read_records(tmp_path) if one.entity_id == "task:second" and one.outcome == "transition"]
+    moves = [one for one in read_records(tmp_path) if one.entity_id == "r1#second" and one.outcome == "transition"]
     assert [one.to_status for one in moves] == path

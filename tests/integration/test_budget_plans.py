@@ -47,7 +47,7 @@ async def test_tasks_share_the_budget_of_their_workstream(tmp_path: Path) -> Non
         assert (result.tasks["first"].outcome, result.tasks["second"].outcome) == ("completed", "failed")
         why = "the budget of workstream plan is spent: tokens: limit 1000, used 1100"
         assert result.tasks["second"].error.startswith(why)
-        (failed,) = run.transitions("failed", "task:second")
+        (failed,) = run.transitions("failed", "r1#second")
         assert failed.abort_reason == "budget_spent"
         assert [one.abort_reason for one in run.transitions("task_failed", "second:t1")] == ["budget_spent"]
         assert [one.abort_reason for one in run.transitions("OperatorStop", "second")][:1] == ["budget_spent"]

@@ -19,6 +19,7 @@ from supervisor.control.error_messages import BadInput
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.run_ids import name_of_task
 from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import Plan
@@ -110,7 +111,7 @@ def runs(where: Path, task: str = "t") -> list[tuple[str, TaskRunData]]:
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
         rows = sorted((row for row in reader.entities() if row.kind == "run"), key=lambda row: row.born_seq)
     of = [(row.id, msgspec.json.decode(row.data, type=TaskRunData)) for row in rows]
-    return [(name, data) for name, data in of if data.task.startswith(f"task:{task}")]
+    return [(name, data) for name, data in of if name_of_task(data.task) == task]
 
 
 def pipe_at(path: Path) -> Path:
@@ -124,7 +125,7 @@ async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
     commit."""
     assert (await carried_out(plan_of("echo 1 > new.txt"), repository)).ok
     (one,) = saved(repository)
-    assert (one.entity_id, one.metadata["state"], one.metadata["attempt"]) == ("run:t", "COMPLETED", 1)
+    assert (one.entity_id, one.metadata["state"], one.metadata["attempt"]) == ("r1#t:run", "COMPLETED", 1)
     assert one.metadata["saved_as"] == git(repository, "rev-parse", "main^2")
     assert git(repository, "for-each-ref", "refs/supervisor") == ""
 
@@ -138,7 +139,7 @@ async def test_a_failed_run_keeps_files_and_output(repository: Path) -> None:
     assert [one.metadata["state"] for one in (failed, opened)] == ["FAILED", "CIRCUIT_OPEN"]
     assert failed.metadata["saved_as"] == opened.metadata["saved_as"]
     (said,) = facts(repository, "PartialOutput")
-    assert (said.entity_id, said.metadata["output"].strip()) == ("run:t", "nearly there")
+    assert (said.entity_id, said.metadata["output"].strip()) == ("r1#t:run", "nearly there")
     assert git(repository, "show", f"{failed.metadata['saved_as']}:half.txt") == "half"
 
 
@@ -235,7 +236,7 @@ async def test_a_resumed_run_skips_closed_tasks(repository: Path) -> None:
     assert (repository / "before.txt").read_text() == "x\n"
     with JournalReader(StateDir(repository / ".sdd").journal) as reader:
         streams = [json.loads(row.data) for row in reader.entities() if row.kind == "workstream"]
-    assert [(one["tasks"], one["resumes"]) for one in streams] == [(2, ""), (1, "workstream:plan")]
+    assert [(one["tasks"], one["resumes"]) for one in streams] == [(2, ""), (1, "r1")]
 
 
 # ------------------------------------------------------------------------------------------------ done, not merged
@@ -285,7 +286,7 @@ async def test_resume_merges_finished_work(repository: Path, monkeypatch: pytest
     assert (repository / "mine.txt").read_text() == "x\n"
     assert (repository / ".sdd" / "tries").read_text() == "tried\n"
     assert git(repository, "branch", "--format=%(refname:short)") == "main"
-    assert [one.metadata for one in facts(repository, "Merged")] == [{"task": "task:first", "session": "first"}]
+    assert [one.metadata for one in facts(repository, "Merged")] == [{"task": "r1#first", "session": "first"}]
     assert streams(repository) == [("cancelled", 2), ("completed", 2)]
     with pytest.raises(BadInput, match="nothing of this plan was cancelled"):
         check_resumable(plan, StateDir(repository / ".sdd"))

@@ -73,11 +73,11 @@ async def test_an_agent_that_stops_too_early_tries_again(tmp_path: Path) -> None
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         result = await run_plan(run.sup, plan)
     assert result.tasks["t"].outcome == "completed"
-    assert states_of(run.events(), "run:t")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
-    failed = run.transitions("execution_failed", "run:t")
+    assert states_of(run.events(), "r1#t:run")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
+    failed = run.transitions("execution_failed", "r1#t:run")
     assert [one.metadata["error"] for one in failed] == ["not complete: nothing is at whole"]
     assert "> not complete: nothing is at whole" in (tmp_path / "asked").read_text()
-    assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(run.events(), "r1#t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
 
 
 @pytest.mark.parametrize(

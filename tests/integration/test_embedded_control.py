@@ -172,11 +172,11 @@ async def test_a_task_without_a_session_is_inspected_by_its_name(tmp_path: Path)
         earlier = await sup.start_session("b", agent="w")
         await earlier.close()
         run = run_plan(sup, plan)
-        while (await anext(records)).entity_id != "task:b":
+        while (await anext(records)).entity_id != "r1#b":
             pass
         found = await anyio.to_thread.run_sync(run_command, "inspect", "b", "--state-dir", tmp_path / "sd")
         assert (found.status, found.err) == (0, "")
-        assert found.out.startswith("task task:b: PLANNED")
+        assert found.out.startswith("task r1#b: PLANNED")
         await run.approve("b")
         assert (await run).ok
 

@@ -77,15 +77,15 @@ async def test_fail_fast_ends_the_run_at_the_first_failure(tmp_path: Path) -> No
         result = await carry_out(run, *tasks, fail_fast=True)
     assert [one.outcome for one in result.tasks.values()] == ["failed", "cancelled", "cancelled"]
     assert result.tasks["late"].error == "the task bad failed, which ends the run"
-    for end in ("task:slow", "task:late"):  # whether its agent works, or it waits
-        assert "task:bad failed" in causes_of(run, end)
+    for end in ("r1#slow", "r1#late"):  # whether its agent works, or it waits
+        assert "r1#bad failed" in causes_of(run, end)
 
 
 async def test_a_subtask_that_fails_is_the_cause_of_the_end_of_its_task(tmp_path: Path) -> None:
     parts = [{"id": "bad", "prompt": "exit 3"}, {"id": "fine", "prompt": "exit 0"}]
     async with supervising(tmp_path, agents=AGENTS, settings=SETTINGS) as run:
         await carry_out(run, {"id": "whole", "subtasks": parts})
-    assert "task:bad failed" in causes_of(run, "task:whole")
+    assert "r1#bad failed" in causes_of(run, "r1#whole")
 
 
 async def test_a_task_has_what_its_agents_used(tmp_path: Path) -> None:
@@ -113,8 +113,8 @@ async def test_a_provider_that_fails_for_too_long_fails_the_task(tmp_path: Path)
     assert "provider_patience_s is over)" in result.tasks["alone"].error
     assert "too many errors" not in result.tasks["alone"].error
     assert result.tasks["alone"].remarks == ()
-    assert len(run.transitions("claimed", "task:alone")) == 1
-    assert len(run.transitions("claimed", "task:other")) == 2
+    assert len(run.transitions("claimed", "r1#alone")) == 1
+    assert len(run.transitions("claimed", "r1#other")) == 2
 
 
 async def test_a_spent_retry_budget_is_named_once(tmp_path: Path) -> None:

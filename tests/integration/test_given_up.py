@@ -48,10 +48,10 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
         runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await wait_for_record(run.sup, "started", "task:a")
+            await wait_for_record(run.sup, "started", "r1#a")
             group.cancel_scope.cancel()
         assert run.sup.sessions() == []
-        assert {name: states_of(run.events(), f"task:{name}")[-1] for name in "ab"} == {
+        assert {name: states_of(run.events(), f"r1#{name}")[-1] for name in "ab"} == {
             "a": "CANCELLED",
             "b": "CANCELLED",
         }
@@ -66,11 +66,11 @@ async def test_a_lost_task_run_does_not_keep_its_task_from_its_end(tmp_path: Pat
         runner = PlanRunner(sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await wait_for_record(sup, "started", "task:a")
-            sup.core.registry.remove("run:a")
+            await wait_for_record(sup, "started", "r1#a")
+            sup.core.registry.remove("r1#a:run")
             group.cancel_scope.cancel()
         last = {one.entity_id: one.to_status for one in await sup.core.journal.events()}
-    assert (last["task:a"], last["job:a"]) == ("CANCELLED", "cancelled")
+    assert (last["r1#a"], last["r1#a:job"]) == ("CANCELLED", "cancelled")
 
 
 async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_job(tmp_path: Path) -> None:
@@ -88,13 +88,13 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
 
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await wait_for_record(run.sup, "DeadLettered", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "DeadLettered", "r1#a", outcome="fact")
             group.start_soon(give_up)
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.commands.reset("a", by=ME)
-    assert states_of(run.events(), "task:a")[-2:] == ["OPEN", "CANCELLED"]
-    assert states_of(run.events(), "run:a")[-2:] == ["PENDING", "CANCELLED"]
-    assert states_of(run.events(), "job:a-2")[-2:] == ["queued", "cancelled"]
+    assert states_of(run.events(), "r1#a")[-2:] == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "r1#a:run")[-2:] == ["PENDING", "CANCELLED"]
+    assert states_of(run.events(), "r1#a:job-2")[-2:] == ["queued", "cancelled"]
 
 
 @pytest.mark.parametrize("command", ["split", "approve"])
@@ -116,17 +116,17 @@ async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, comm
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             if command == "split":
-                await wait_for_record(run.sup, "started", "task:a")
+                await wait_for_record(run.sup, "started", "r1#a")
             else:
-                await wait_for_record(run.sup, "Born", "task:a", outcome="born")
+                await wait_for_record(run.sup, "Born", "r1#a", outcome="born")
             lock = runner.plan_run.executions["a"].lock
             async with lock:
                 group.start_soon(give)
-                await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
+                await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
                 await given_up(runner, scope)
-        assert "task:a1" not in run.store.entities
-        end = next(one for one in run.events("task:a") if one.to_status == "CANCELLED")
-        refused = next(one for one in run.events("task:a") if one.event == "Commanded")
+        assert "r1#a1" not in run.store.entities
+        end = next(one for one in run.events("r1#a") if one.to_status == "CANCELLED")
+        refused = next(one for one in run.events("r1#a") if one.event == "Commanded")
         assert end.cause_id != refused.seq, "nothing follows from what is refused"
 
 
@@ -138,11 +138,11 @@ async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) ->
         async with anyio.create_task_group() as group:
             with run.sup.core.cleanup.clearing.one():
                 group.start_soon(PlanRunner(run.sup.core).run, plan)
-                await wait_for_record(run.sup, "worker_started", "job:a")
+                await wait_for_record(run.sup, "worker_started", "r1#a:job")
                 for _ in range(20):
                     await checkpoint()
                 assert not [one for one in run.events() if one.event == "TurnRequested"]
-        assert states_of(run.events(), "task:a")[-1] == "CLOSED"
+        assert states_of(run.events(), "r1#a")[-1] == "CLOSED"
 
 
 def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
@@ -177,7 +177,7 @@ async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, m
                 await runner.run(plan)
             over.set()
         assert states == ["OPEN"]
-        assert states_of(run.events(), "task:a") == ["PLANNED", "OPEN", "CANCELLED"]
+        assert states_of(run.events(), "r1#a") == ["PLANNED", "OPEN", "CANCELLED"]
 
 
 async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,11 +196,11 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
         monkeypatch.setattr(run.sup.core.verification, "merge", merge_meanwhile)
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await wait_for_record(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "r1#a")
             states.append((await runner.commands.approve("a", by=ME)).state)
         assert states == ["CLOSED"]
-        assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
-        assert states_of(run.events(), "task:b")[-1] == "CANCELLED"
+        assert states_of(run.events(), "r1#a")[-2:] == ["PENDING_APPROVAL", "CLOSED"]
+        assert states_of(run.events(), "r1#b")[-1] == "CANCELLED"
 
 
 @pytest.mark.parametrize(("approval", "end"), [("none", "CLOSED"), ("after", "CANCELLED")])
@@ -222,11 +222,11 @@ async def test_a_merge_is_stopped_before_the_plan_ends(
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
             if approval == "after":
-                await wait_for_record(run.sup, "approval_requested", "task:a")
+                await wait_for_record(run.sup, "approval_requested", "r1#a")
                 with pytest.raises(Refused) as refusal:
                     await runner.commands.approve("a", by=ME)
                 refused.append(str(refusal.value))
-        assert states_of(run.events(), "task:a")[-1] == end
+        assert states_of(run.events(), "r1#a")[-1] == end
         assert len(refused) == (approval == "after")
 
 
@@ -241,7 +241,7 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
         runner, states = PlanRunner(run.sup.core), list[str]()
 
         async def deny() -> None:
-            await wait_for_record(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "r1#a")
             states.append((await runner.commands.reject("a", by=ME, reason="no")).state)
 
         async with anyio.create_task_group() as group:
@@ -250,8 +250,8 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
                 await runner.run(plan)
             over.set()
         assert states == ["FAILED"]
-        assert states_of(run.events(), "task:a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
-        assert "run:a-2" not in run.store.entities
+        assert states_of(run.events(), "r1#a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
+        assert "r1#a:run-2" not in run.store.entities
 
 
 async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None:
@@ -263,11 +263,11 @@ async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None
         runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await wait_for_record(run.sup, "execution_failed", "job:a")
+            await wait_for_record(run.sup, "execution_failed", "r1#a:job")
             runner.plan_run.executions["a"].phase = Phase.ENDING
             with pytest.raises(Refused, match="about to end"):
                 await runner.commands.reset("a", by=ME)
-            assert states_of(run.events(), "run:a")[-1] == "CIRCUIT_OPEN"
+            assert states_of(run.events(), "r1#a:run")[-1] == "CIRCUIT_OPEN"
             group.cancel_scope.cancel()
 
 
@@ -278,12 +278,12 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
         runner = PlanRunner(run.sup.core)
         async with anyio.create_task_group() as group:
             group.start_soon(runner.run, plan)
-            await wait_for_record(run.sup, "executor_started", "run:b")
+            await wait_for_record(run.sup, "executor_started", "r1#b:run")
             await runner.commands.cancel("b", by=ME)
-            before = len(run.events("run:b"))
+            before = len(run.events("r1#b:run"))
             with pytest.raises(Refused, match="CANCELLED, and about to end"):
                 await runner.commands.reset("b", by=ME)
-            assert len(run.events("run:b")) == before
+            assert len(run.events("r1#b:run")) == before
             group.cancel_scope.cancel()
 
 
@@ -303,7 +303,7 @@ async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, mon
         runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
 
         async def give_up() -> None:
-            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
             scope.cancel()
             commanded.set()
 
@@ -313,4 +313,4 @@ async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, mon
             group.start_soon(give_up)
             with pytest.raises(Refused):  # for that, or since it has failed with its plan
                 await runner.commands.reset("a", by=ME)
-    assert states_of(run.events(), "task:a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come
+    assert states_of(run.events(), "r1#a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come

@@ -247,7 +247,11 @@ async def test_an_agent_has_a_limit_of_its_own() -> None:
         assert set(waits.values()) == {"as many tasks as max_sessions allows are at work with the agent a"}
         await sup.core.journal_writer.durable()
         [name, *_] = waits
-        said = [one.reason for one in await sup.core.journal.events(entity_id=f"task:{name}") if one.outcome == "fact"]
+        said = [
+            one.reason
+            for one in await sup.core.journal.events(entity_id=f"{handles[0].run_id}#{name}")
+            if one.outcome == "fact"
+        ]
         assert said == [waits[name]]
         shop.finish()
         for handle in handles:
@@ -295,7 +299,7 @@ async def test_files_are_owned_across_plans() -> None:
         other = await submit(sup, plan_of("y", *tasks_of("y", 1, files=("src/a.py",)), agents=shop.agents))
         await idle(sup)
         assert shop.began == ["x0"]
-        assert other.waiting() == {"y0": "its files overlap those of task:x0"}
+        assert other.waiting() == {"y0": "its files overlap those of r1#x0"}
 
         shop.finish()
         assert await result_of(one) == {"x0": "completed"}
@@ -499,8 +503,8 @@ async def test_a_run_that_is_over_is_resumed_by_its_id() -> None:
         assert await result_of(second) == {"x0": "completed", "x1": "completed"}
         with pytest.raises(Refused, match="every task is closed"):
             await submit(sup, resume=second.run_id)
-        with pytest.raises(NoSuchEntity, match="workstream:nobody"):
-            await submit(sup, resume="workstream:nobody")
+        with pytest.raises(NoSuchEntity, match="r99"):
+            await submit(sup, resume="r99")
 
     assert sorted(shop.began) == ["x0", "x1", "x1"]
 

@@ -270,20 +270,20 @@ def test_usage_is_summed_up_the_tree() -> None:
 
     books = UsageTotals(
         [
-            record("Born", "task", "task:a", "born", workstream="workstream:w"),
-            record("claimed", "task", "task:a", "transition", by="s"),
+            record("Born", "task", "r1#a", "born", workstream="r1"),
+            record("claimed", "task", "r1#a", "transition", by="s"),
             record("Born", "session", "s/kid", "born"),
             used("s", "s:t1", 10),
             used("s", "s:t2", 30),
             used("s/kid", "s/kid:t1", 5),
-            record("claimed", "task", "task:a", "transition", by="other"),
+            record("claimed", "task", "r1#a", "transition", by="other"),
             used("other", "other:t1", 100),
         ]
     )
     tokens = {name: one.input_tokens for name, one in books.sums().items()}
     turns = {"s:t1": 10, "s:t2": 20, "s/kid:t1": 5, "other:t1": 100}
-    assert tokens == {"s": 35, "s/kid": 5, "other": 100, "task:a": 135, "workstream:w": 135, **turns}
-    assert books.sums()["task:a"].cached_tokens == 15 + 2 + 50
+    assert tokens == {"s": 35, "s/kid": 5, "other": 100, "r1#a": 135, "r1": 135, **turns}
+    assert books.sums()["r1#a"].cached_tokens == 15 + 2 + 50
 
 
 @pytest.mark.anyio
@@ -329,14 +329,14 @@ async def test_usage_of_a_plan_is_read_from_the_journal(tmp_path: Path) -> None:
     tree = await anyio.to_thread.run_sync(stdout_of, "tree", "--all", "--json", "--state-dir", tmp_path / "state")
     nodes = {one["id"]: one for one in msgspec.json.decode(tree)}
     used = {"input_tokens": 200, "output_tokens": 100, "cost_usd": 0.02, "turns": 2}
-    assert nodes["workstream:plan"]["used"] == used
+    assert nodes["r1"]["used"] == used
     assert nodes["a"]["used"] == {name: amount / 2 for name, amount in used.items()}
     with JournalReader(StateDir.open(tmp_path / "state").journal) as reader:
         (record,), last = reader.events_named("Used"), reader.last_seq
     replayed = await anyio.to_thread.run_sync(stdout_of, "replay", tmp_path / "state", "--at", last, "--json")
     [stream, *_] = msgspec.json.decode(replayed)
-    assert (stream["id"], stream["used"]) == ("workstream:plan", used)
-    assert (record.entity_id, record.metadata["used"]) == ("workstream:plan", used)
+    assert (stream["id"], stream["used"]) == ("r1", used)
+    assert (record.entity_id, record.metadata["used"]) == ("r1", used)
 
 
 @pytest.mark.anyio
@@ -350,14 +350,14 @@ async def test_retries_of_an_agent_open_its_providers_breaker(tmp_path: Path) ->
     async with supervising(tmp_path, agents=plan.agents, settings=plan.settings) as run:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan(run.sup, plan).wait)
-            await wait_for_record(run.sup, "retry_decided", "run:a")
+            await wait_for_record(run.sup, "retry_decided", "r1#a:run")
             group.cancel_scope.cancel()
-        (breaker,) = facts(run, "task:a", "ProviderBreaker")
+        (breaker,) = facts(run, "r1#a", "ProviderBreaker")
         assert (breaker["provider"], breaker["circuit"]) == ("a", "open")
         assert len(run.transitions("executor_started")) == 1
-        (failed,) = run.transitions("execution_failed", "run:a")
+        (failed,) = run.transitions("execution_failed", "r1#a:run")
         assert (failed.metadata["charged"], failed.metadata["provider"]) == (False, True)
-        assert states_of(run.events(), "run:a")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
+        assert states_of(run.events(), "r1#a:run")[:4] == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING"]
 
 
 # ---------------------------------------------------------------------------------------------------- what ACP tells

@@ -99,7 +99,7 @@ def gives(*commands: tuple[str, str, str, int]) -> Operator:
     async def give(runner: PlanRunner) -> None:
         for verb, task, after, number in commands:
             outcome = "fact" if after == "DeadLettered" else "transition"
-            await wait_for_record(Supervisor(runner.plan_run.sup), after, "task:a", number=number, outcome=outcome)
+            await wait_for_record(Supervisor(runner.plan_run.sup), after, "r1#a", number=number, outcome=outcome)
             on = (["a person"],) if verb == "block" else ()
             with suppress(NoSuchEntity, Refused):  # an earlier supervisor has carried it out
                 await getattr(runner.commands, verb)(task, *on, by="operator", reason="enough")

@@ -47,7 +47,7 @@ def outcomes(handle_or_result: Any) -> dict[str, str]:
 
 
 async def begun(sup: Supervisor, name: str) -> None:
-    await wait_for_record(sup, "started", f"task:{name}")
+    await wait_for_record(sup, "started", f"r1#{name}")
 
 
 async def release(gate: Path) -> None:
@@ -97,7 +97,7 @@ async def test_a_task_is_split_and_requeued_by_the_handle(tmp_path: Path) -> Non
             await begun(sup, "again")
             writer = await anyio.to_thread.run_sync(os.open, tmp_path / "gate", os.O_WRONLY)  # the first try reads now
             split = await run.split("whole", [task("part")])
-            assert (split.state, split.subtasks) == ("WAITING_FOR_SUBTASKS", ("task:part",))
+            assert (split.state, split.subtasks) == ("WAITING_FOR_SUBTASKS", ("r1#part",))
             assert (await run.requeue("again", reason="another session")).state == "OPEN"
             os.close(writer)
             result = await run
@@ -115,7 +115,7 @@ async def test_the_handle_answers_questions(tmp_path: Path) -> None:
             await release(tmp_path / "gate")
             await run
             why = await run.why("a")
-            assert (why.entity_id, why.steps[-1].record.event) == ("task:a", "closed")
+            assert (why.entity_id, why.steps[-1].record.event) == ("r1#a", "closed")
             with pytest.raises(NoSuchEntity):
                 await run.why("no such task")
             assert await run.usage() == {}
@@ -182,7 +182,7 @@ async def test_why_explains_the_task_of_this_run(tmp_path: Path) -> None:
     """A second run of a plan on the same supervisor has tasks of the same names: its handle explains its own."""
     with anyio.fail_after(DEADLINE_S):
         async with supervisor_of(tmp_path, plan := plan_of(task("a"))) as sup:
-            for entity_id in ("task:a", "task:a-2"):
+            for entity_id in ("r1#a", "r2#a"):
                 await (run := run_plan(sup, plan))
                 assert (await run.why("a")).entity_id == entity_id
 

@@ -88,11 +88,11 @@ async def test_tasks_wait_for_those_they_depend_on(tmp_path: Path) -> None:
     born = {one.entity_id: one.seq for one in run.events() if one.event == "Born"}
     closed = {one.entity_id: one.seq for one in run.events() if one.to_status == "CLOSED"}
     for name, needed in (("b", "a"), ("c", "a"), ("d", "b"), ("d", "c")):
-        assert closed[f"task:{needed}"] < born[name]
-    assert states_of(run.events(), "task:a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+        assert closed[f"r1#{needed}"] < born[name]
+    assert states_of(run.events(), "r1#a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     claimed_s = {one.entity_id: one.monotonic_s for one in run.events() if one.to_status == "CLAIMED"}
-    waited_s = claimed_s["task:d"] - claimed_s["task:a"]
-    all_s = run.events()[-1].monotonic_s - claimed_s["task:a"]
+    waited_s = claimed_s["r1#d"] - claimed_s["r1#a"]
+    all_s = run.events()[-1].monotonic_s - claimed_s["r1#a"]
     assert 0 < result.tasks["d"].took_s < all_s - waited_s / 2  # the wait for dependencies does not count
 
 
@@ -125,8 +125,8 @@ async def test_a_failed_task_blocks_its_dependents(tmp_path: Path) -> None:
     assert (result.tasks["next"].session_id, result.tasks["bad"].session_id) == ("", "bad")
     assert result.tasks["next"].took_s == 0
     assert [one.name for one in tmp_path.iterdir()] == ["good"]
-    assert states_of(run.events(), "task:bad")[-1] == "FAILED"
-    assert states_of(run.events(), "task:next") == ["OPEN", "CANCELLED"]
+    assert states_of(run.events(), "r1#bad")[-1] == "FAILED"
+    assert states_of(run.events(), "r1#next") == ["OPEN", "CANCELLED"]
     assert {one.id for one in run.store.entities.values() if one.kind == "session"} == {"bad", "good"}
 
 
@@ -135,7 +135,7 @@ async def test_a_program_that_is_missing_fails_its_task(tmp_path: Path) -> None:
     result, run = await carried_out(tmp_path, plan_of(task("lost", agent="ghost")))
     assert outcomes(result) == {"lost": "failed"}
     assert "/no/such/program" in result.tasks["lost"].error
-    assert states_of(run.events(), "task:lost") == ["OPEN", "CLAIMED", "FAILED"]
+    assert states_of(run.events(), "r1#lost") == ["OPEN", "CLAIMED", "FAILED"]
 
 
 async def test_an_aborted_task(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ async def test_an_aborted_task(tmp_path: Path) -> None:
             (tmp_path / "go").touch()
     assert outcomes(results[0]) == {"long": "aborted", "after": "blocked", "other": "completed"}
     assert results[0].tasks["long"].error == "too long"
-    assert states_of(run.events(), "task:long") == ["OPEN", "CLAIMED", "IN_PROGRESS", "CANCELLED"]
+    assert states_of(run.events(), "r1#long") == ["OPEN", "CLAIMED", "IN_PROGRESS", "CANCELLED"]
 
 
 async def test_a_plan_on_a_supervisor_that_stops(tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ async def test_a_second_run_of_a_plan_has_new_ids(tmp_path: Path) -> None:
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         first, second = await run_plan(run.sup, plan), await run_plan(run.sup, plan)
     assert (first.tasks["t"].session_id, second.tasks["t"].session_id) == ("t", "t-2")
-    assert states_of(run.events(), "task:t-2")[-1] == "CLOSED"
+    assert states_of(run.events(), "r2#t")[-1] == "CLOSED"
 
 
 @pytest.mark.parametrize("approval", ["before", "after"])
@@ -188,8 +188,8 @@ async def test_a_stop_cancels_unapproved_tasks(tmp_path: Path, approval: str) ->
         async with anyio.create_task_group() as group:
             results = start_call(group, run_plan, run.sup, plan)
             # the workstream is ready once its tasks are there; a result waits when its task says so
-            event, who = ("approval_requested", "task:t") if approval == "after" else (READY, "workstream:plan")
+            event, who = ("approval_requested", "r1#t") if approval == "after" else (READY, "r1")
             await wait_for_record(run.sup, event, who)
             await run.sup.stop()
     assert outcomes(results[0]) == {"t": "aborted"}
-    assert states_of(run.events(), "task:t")[-1] == "CANCELLED"
+    assert states_of(run.events(), "r1#t")[-1] == "CANCELLED"

@@ -111,9 +111,9 @@ async def test_a_rejection_by_a_person(tmp_path: Path) -> None:
     """The next claim is given the reason that the person gave."""
     recorded = tmp_path / "prompts"
     async with running_plan(tmp_path, plan_of(recorded, "true", approval="after")) as plan:
-        await plan.until("approval_requested", "task:t")
+        await plan.until("approval_requested", "r1#t")
         await plan.commands.reject("t", by="operator:ann", reason="say where it comes from")
-        await plan.until("approval_requested", "task:t", number=2)
+        await plan.until("approval_requested", "r1#t", number=2)
         await plan.commands.approve("t", by="operator:ann")
     assert prompts(recorded)[1] == AGAIN + "> denied by operator:ann: say where it comes from"
 

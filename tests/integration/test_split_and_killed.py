@@ -106,7 +106,7 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
     """A task's time-out of ten minutes for its subtasks has passed when the next supervisor starts an hour after a
     crash, since time without a supervisor counts."""
     (tmp_path / "plan.yaml").write_text(WAITS)
-    await anyio.to_thread.run_sync(killed_at, tmp_path, "started", "task:a1")
+    await anyio.to_thread.run_sync(killed_at, tmp_path, "started", "r1#a1")
     plan = load_plan(tmp_path / "plan.yaml")
     monkeypatch.setattr(factories, "WALL", InAnHour())  # hosts have no clock of their own to give
     with anyio.fail_after(DEADLINE_S):
@@ -123,17 +123,17 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
                     if record.event == "subtask_timed_out":
                         break
                 await sup.stop(now=True)
-    assert (record.entity_id, record.to_status) == ("task:a", "BLOCKED")
+    assert (record.entity_id, record.to_status) == ("r1#a", "BLOCKED")
 
 
 @pytest.mark.parametrize(
-    ("event", "who"), [("split", "task:a"), ("started", "task:a1"), ("execution_completed", "run:a")]
+    ("event", "who"), [("split", "r1#a"), ("started", "r1#a1"), ("execution_completed", "r1#a:run")]
 )
 def test_a_split_run_goes_on_after_a_kill(tmp_path: Path, event: str, who: str) -> None:
     """After a kill the next command continues a run with a split task, and all subtasks, at any depth, are closed
     before the dependents begin."""
     (tmp_path / "plan.yaml").write_text(PLAN)
-    if who == "run:a":
+    if who == "r1#a:run":
         (tmp_path / "ended").touch()
     killed_at(tmp_path, event, who)
     (tmp_path / "gate").touch()
@@ -144,8 +144,8 @@ def test_a_split_run_goes_on_after_a_kill(tmp_path: Path, event: str, who: str) 
         events = list(journal.events())
         check_records(events, journal.entities(), [], refused=True)
     born = [one.entity_id for one in events if one.event == "Born" and one.entity_type in ("task", "workstream")]
-    assert sorted(born) == ["task:a", "task:a1", "task:a2", "task:a2a", "task:b", "workstream:plan"]
-    assert states_of(events, "task:a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    assert sorted(born) == ["r1", "r1#a", "r1#a1", "r1#a2", "r1#a2a", "r1#b"]
+    assert states_of(events, "r1#a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
 
 
 def test_a_kill_loses_no_reason(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_kill_loses_no_reason(tmp_path: Path) -> None:
     output."""
     plan = plan_of(tmp_path / "prompts", "true", acceptance=[FAILS])
     (tmp_path / "plan.yaml").write_text(plan.model_dump_json(exclude_unset=True))
-    killed_at(tmp_path, "failed", "task:t")
+    killed_at(tmp_path, "failed", "r1#t")
     assert completed(tmp_path, status=1) == set()
     heard = [text for text in prompts(tmp_path / "prompts") if text]  # the kill may hit an agent before it reads
     assert len(heard) >= 2

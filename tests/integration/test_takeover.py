@@ -141,7 +141,7 @@ async def test_a_completed_prompt_is_not_sent_again(tmp_path: Path) -> None:
     assert [(one.session_id, one.outcome) for one in result.tasks.values()] == [("t", "completed")]
     assert (tmp_path / "effects").read_text().split() == ["once"]
     records = store.log.after(0, 1_000_000)
-    assert states_of(records, "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(records, "r1#t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     check_records(records, store.entities.values(), store.owed.values())
 
 

@@ -79,7 +79,7 @@ class RunningPlan:
         return {name: one.outcome for name, one in self.result.tasks.items()}
 
     def path(self, name: str) -> list[str]:
-        return states_of(self.run.events(), f"task:{name}")
+        return states_of(self.run.events(), f"r1#{name}")
 
     async def until(self, event: str, entity_id: str, **how: Any) -> None:
         await wait_for_record(self.run.sup, event, entity_id, **how)
@@ -123,15 +123,15 @@ async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
     """A task with ``approval: before`` is PLANNED until it is approved; the operator's command is the root cause of the
     task's records."""
     async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", "true", "a"))) as plan:
-        await plan.until("all_tasks_created", "workstream:plan")
+        await plan.until("all_tasks_created", "r1")
         assert await plan.commands.planned() == ("a",)
         answer = await plan.commands.approve("a", by=ME, reason="go")
-        assert (answer.entity_id, answer.state) == ("task:a", "OPEN")
+        assert (answer.entity_id, answer.state) == ("r1#a", "OPEN")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     assert plan.path("a") == ["PLANNED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
-    (approved,) = plan.run.transitions("approved", "task:a")
+    (approved,) = plan.run.transitions("approved", "r1#a")
     assert (approved.actor, approved.cause_id) == ("plan", answer.seq)
-    root = why(plan.run.events(), "task:a").root
+    root = why(plan.run.events(), "r1#a").root
     assert root is not None
     assert (root.event, root.actor, root.reason) == ("Commanded", ME, "go")
 
@@ -139,9 +139,9 @@ async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
 async def test_an_operators_name_is_escaped(tmp_path: Path) -> None:
     """Bytes of an operator's name that are not UTF-8 are escaped in the record."""
     async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", approval="after"))) as plan:
-        await plan.until("all_tasks_created", "workstream:plan")
+        await plan.until("all_tasks_created", "r1")
         await plan.commands.approve("a", by="caf\udce9")
-        await plan.until("approval_requested", "task:b")
+        await plan.until("approval_requested", "r1#b")
         await plan.commands.approve("b", by="caf\udce9")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     commanded = [one.actor for one in plan.run.events() if one.event == "Commanded"]
@@ -153,10 +153,10 @@ async def test_a_plan_can_be_approved_as_a_whole(tmp_path: Path) -> None:
     begun."""
     tasks = (task("a"), task("b"), task("c", "true", "b"))
     async with running_plan(tmp_path, plan_of(*tasks, approve_plan=True)) as plan:
-        await plan.until("all_tasks_created", "workstream:plan")
+        await plan.until("all_tasks_created", "r1")
         assert await plan.commands.planned() == ("a", "b", "c")
-        assert (await plan.commands.reject("task:b", by=ME, reason="not now")).state == "CANCELLED"
-        await plan.until("rejected", "task:c")
+        assert (await plan.commands.reject("r1#b", by=ME, reason="not now")).state == "CANCELLED"
+        await plan.until("rejected", "r1#c")
         await plan.commands.approve("a", by=ME)
     assert plan.outcomes() == {"a": "completed", "b": "rejected", "c": "blocked"}
     assert "rejected by operator:me: not now" in plan.result.tasks["b"].error
@@ -166,22 +166,22 @@ async def test_a_result_waits_for_its_approval(tmp_path: Path) -> None:
     """A task with ``approval: after`` is closed only when it is approved; tasks that do not depend on it go on
     meanwhile."""
     async with running_plan(tmp_path, plan_of(task("a", approval="after"), task("b"), task("c", "true", "a"))) as plan:
-        await plan.until("approval_requested", "task:a")
-        await plan.until("closed", "task:b")
+        await plan.until("approval_requested", "r1#a")
+        await plan.until("closed", "r1#b")
         answer = await plan.commands.approve("a", by=ME)
         assert answer.state == "CLOSED"
     assert plan.outcomes() == {"a": "completed", "b": "completed", "c": "completed"}
-    (granted,) = plan.run.transitions("approval_granted", "task:a")
-    (given,) = plan.run.transitions("approval_given", "task:a")
+    (granted,) = plan.run.transitions("approval_granted", "r1#a")
+    (given,) = plan.run.transitions("approval_given", "r1#a")
     assert (granted.metadata["by"], granted.cause_id, given.cause_id) == (ME, given.seq, answer.seq)
 
 
 async def test_a_rejected_result_is_retried(tmp_path: Path) -> None:
     """A rejected result fails its task; the task is claimed again if it has a retry left."""
     async with running_plan(tmp_path, plan_of(task("a", agent="reader", approval="after", max_retries=1))) as plan:
-        await plan.until("approval_requested", "task:a")
+        await plan.until("approval_requested", "r1#a")
         assert (await plan.commands.reject("a", by=ME, reason="no tests")).state == "FAILED"
-        await plan.until("approval_requested", "task:a", number=2)
+        await plan.until("approval_requested", "r1#a", number=2)
         await plan.commands.approve("a", by=ME)
     assert plan.outcomes() == {"a": "completed"}
     states = plan.path("a")
@@ -193,7 +193,7 @@ async def test_a_command_with_an_id_takes_effect_once(tmp_path: Path, gate: Gate
     is refused by the state machine."""
     async with running_plan(tmp_path, plan_of(task("a", approval="before"), task("b", HELD)), refused=True) as plan:
         first = await plan.commands.approve("a", by=ME, command_id="c")
-        await plan.until("closed", "task:a")
+        await plan.until("closed", "r1#a")
         again = await plan.commands.approve("a", by=ME, command_id="c")
         assert (again.repeated, again.seq, again.state) == (True, first.seq, first.state)
         with pytest.raises(Refused, match=r"has ended \(CLOSED\): no command changes it"):
@@ -218,11 +218,11 @@ async def test_a_started_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
     """When a started task is cancelled, its session ends, its task run and job are cancelled, and its dependents are
     not begun."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"), task("c"))) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         assert (await plan.commands.cancel("a", by=ME, reason="no need")).state == "CANCELLED"
     assert plan.outcomes() == {"a": "aborted", "b": "blocked", "c": "completed"}
-    assert states_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
-    assert states_of(plan.run.events(), "job:a")[-1] == "cancelled"
+    assert states_of(plan.run.events(), "r1#a:run")[-1] == "CANCELLED"
+    assert states_of(plan.run.events(), "r1#a:job")[-1] == "cancelled"
 
 
 async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
@@ -230,7 +230,7 @@ async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
     or a cancelled task is refused."""
     tasks = (task("a", HELD), task("b", "true", "a"), task("c", approval="after"), task("d", approval="before"))
     async with running_plan(tmp_path, plan_of(*tasks), refused=True) as plan:
-        await plan.until("approval_requested", "task:c")
+        await plan.until("approval_requested", "r1#c")
         await plan.commands.cancel("b", by=ME)
         await plan.commands.cancel("c", by=ME)
         with pytest.raises(Refused, match="is PLANNED: cancel is not possible now, only approve, reject"):
@@ -246,14 +246,14 @@ async def test_a_waiting_task_is_cancelled(tmp_path: Path, gate: Gate) -> None:
 async def test_a_requeued_task_gets_another_session(tmp_path: Path, gate: Gate) -> None:
     """When a task is requeued, its session ends, the failure is not charged, and another session works on the task."""
     async with running_plan(tmp_path, plan_of(task("a", f"echo x >> log; test -e done || {HELD}"))) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         (tmp_path / "done").touch()
         assert (await plan.commands.requeue("a", by=ME, reason="too slow")).state == "OPEN"
     assert plan.outcomes() == {"a": "completed"}
     assert plan.path("a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
-    (requeued,) = plan.run.transitions("requeued", "task:a")
+    (requeued,) = plan.run.transitions("requeued", "r1#a")
     assert requeued.reason == "taken away by operator:me: too slow"
-    (failed,) = plan.run.transitions("execution_failed", "run:a")
+    (failed,) = plan.run.transitions("execution_failed", "r1#a:run")
     assert failed.metadata["charged"] is False
 
 
@@ -261,7 +261,7 @@ async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -
     """A requeue of an open task, and an unclaim of a started task, are refused with the message of the state
     machine."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a")), refused=True) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         with pytest.raises(Refused, match="is OPEN: requeue is not possible now, only cancel, split"):
             await plan.commands.requeue("b", by=ME)
         with pytest.raises(Refused, match="is IN_PROGRESS: unclaim is not possible now, only "):
@@ -275,14 +275,14 @@ async def test_a_reset_retries_a_failed_task(tmp_path: Path, gate: Gate) -> None
     """A reset of a failed task closes the circuit of its task run and clears the count of attempts; the task is tried
     again and completes."""
     async with running_plan(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
-        await plan.until("DeadLettered", "task:a", outcome="fact")
+        await plan.until("DeadLettered", "r1#a", outcome="fact")
         (tmp_path / "done").touch()
         assert (await plan.commands.reset("a", by=ME, reason="mended")).state == "OPEN"
-        await plan.until("closed", "task:a")
+        await plan.until("closed", "r1#a")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     assert plan.path("a")[2:5] == ["IN_PROGRESS", "FAILED", "OPEN"]
-    (reset,) = plan.run.transitions("manual_reset", "run:a")
+    (reset,) = plan.run.transitions("manual_reset", "r1#a:run")
     assert reset.metadata["by"] == ME
 
 
@@ -292,7 +292,7 @@ async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) ->
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     tasks = (task("a", **SILENT), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
-        await plan.until("execution_failed", "job:a")
+        await plan.until("execution_failed", "r1#a:job")
         (tmp_path / "done").touch()
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await gate("one")
@@ -306,7 +306,7 @@ async def test_a_reset_ends_the_wait_for_the_next_try(tmp_path: Path, gate: Gate
     lifecycle = {"max_attempts": attempts, "base_retry_delay": 3600, "max_retry_delay": 3600}
     tasks = (task("a", "test -e done", fallback_agents=["other"], max_retries=1), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
-        await (plan.until("execution_failed", "job:a") if attempts > 1 else plan.until("retried", "task:a"))
+        await (plan.until("execution_failed", "r1#a:job") if attempts > 1 else plan.until("retried", "r1#a"))
         (tmp_path / "done").touch()
         assert (await plan.commands.reset("a", by=ME)).state == state
         await gate("one")
@@ -319,7 +319,7 @@ async def test_an_abort_between_two_attempts_cancels_the_task(tmp_path: Path) ->
     lifecycle = {"max_attempts": 2, "base_retry_delay": 3600, "max_retry_delay": 3600}
     limits = quick_settings().limits
     async with running_plan(tmp_path, plan_of(task("a", "exit 3"), lifecycle=lifecycle, limits=limits)) as plan:
-        await plan.until("execution_failed", "job:a")
+        await plan.until("execution_failed", "r1#a:job")
         await plan.run.sup.abort("a", AbortScope.SESSION, reason="enough")
     assert plan.outcomes() == {"a": "aborted"}
     assert plan.path("a")[-1] == "CANCELLED"
@@ -338,7 +338,7 @@ async def test_an_abort_of_the_last_session_cancels_the_task(tmp_path: Path, sta
     # The task b keeps the run going until the second abort has been answered.
     plan = plan_of(wanted, task("b", approval="before"), lifecycle=lifecycle)
     async with running_plan(tmp_path, plan) as running:
-        await running.until(event, "task:a")
+        await running.until(event, "r1#a")
         await running.until("Ended", "a")
         receipt = await running.run.sup.abort("a", AbortScope.SESSION, reason="enough")
         again = await running.run.sup.abort("a", AbortScope.SESSION, reason="enough")
@@ -353,7 +353,7 @@ async def test_a_close_by_the_host_between_two_attempts_cancels_the_task(tmp_pat
     lifecycle = {"max_attempts": 2, "base_retry_delay": 3600, "max_retry_delay": 3600}
     limits = quick_settings().limits
     async with running_plan(tmp_path, plan_of(task("a", "exit 3"), lifecycle=lifecycle, limits=limits)) as plan:
-        await plan.until("execution_failed", "job:a")
+        await plan.until("execution_failed", "r1#a:job")
         await plan.run.sup.session("a").close("no longer needed")
     assert (plan.outcomes(), plan.result.tasks["a"].error) == ({"a": "aborted"}, "no longer needed")
 
@@ -365,11 +365,11 @@ async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path)
     async with running_plan(
         tmp_path, plan_of(task("a", **SILENT), lifecycle=lifecycle, limits=quick_settings().limits)
     ) as plan:
-        await plan.until("execution_timed_out", "run:a")
+        await plan.until("execution_timed_out", "r1#a:run")
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
     assert plan.outcomes() == {"a": "aborted"}
-    assert plan.run.row("run:a").state == "CANCELLED"
+    assert plan.run.row("r1#a:run").state == "CANCELLED"
 
 
 OFTEN: dict[str, Any] = {
@@ -387,7 +387,7 @@ async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Ga
     tries = "echo >> tries; case $(wc -l < tries) in 4) ;; 3) exit 1 ;; *) exec sleep 60 ;; esac"
     tasks = (task("a", tries, timeout_s=0.3), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick_settings().limits)) as plan:
-        await plan.until("execution_timed_out", "run:a", number=2)
+        await plan.until("execution_timed_out", "r1#a:run", number=2)
         assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
@@ -398,33 +398,33 @@ async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Ga
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
-        await plan.until("retry_decided", "run:a", number=2)
+        await plan.until("retry_decided", "r1#a:run", number=2)
         await plan.commands.reset("a", by=ME)
-        await plan.until("retry_decided", "run:a", number=3)
+        await plan.until("retry_decided", "r1#a:run", number=3)
         await anyio.wait_all_tasks_blocked()  # it waits
         await plan.run.sup.stop()
         await gate("one")
     assert plan.outcomes()["a"] == "aborted"
-    assert states_of(plan.run.events(), "run:a")[-1] == "CANCELLED"
+    assert states_of(plan.run.events(), "r1#a:run")[-1] == "CANCELLED"
 
 
 async def test_task_run_and_job_are_inspected(tmp_path: Path, gate: Gate) -> None:
     """An inspection of a task, of its run or of its job shows the state of that one; the three have one actor."""
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
-        await plan.until("started", "task:a")
-        seen = [plan.run.sup.inspect(one) for one in ("task:a", "run:a", "job:a")]
+        await plan.until("started", "r1#a")
+        seen = [plan.run.sup.inspect(one) for one in ("r1#a", "r1#a:run", "r1#a:job")]
         await gate("one")
     assert [(one.id, one.kind, one.state, one.phase) for one in seen] == [
-        ("task:a", "task", "IN_PROGRESS", "live"),
-        ("run:a", "run", "IN_PROGRESS", "live"),
-        ("job:a", "job", "running", "live"),
+        ("r1#a", "task", "IN_PROGRESS", "live"),
+        ("r1#a:run", "run", "IN_PROGRESS", "live"),
+        ("r1#a:job", "job", "running", "live"),
     ]
 
 
 async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
     """A reset of a task whose task run is in progress is refused with the state of the run."""
     async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         with pytest.raises(Refused, match="needs no reset: its run is IN_PROGRESS"):
             await plan.commands.reset("a", by=ME)
         await gate("one")
@@ -435,15 +435,15 @@ async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
     """Subtasks of an open task that is split wait for the task's dependencies; the task itself is not run, and is
     closed after the subtasks."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "echo b >> log", "a"))) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         parts = (TaskConfig(id="b1", prompt="echo b1 >> log"), task("b2", "echo b2 >> log", "b1"))
         answer = await plan.commands.split("b", parts, by=ME)
-        assert (answer.state, answer.subtasks) == ("WAITING_FOR_SUBTASKS", ("task:b1", "task:b2"))
+        assert (answer.state, answer.subtasks) == ("WAITING_FOR_SUBTASKS", ("r1#b1", "r1#b2"))
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed", "b1": "completed", "b2": "completed"}
     assert (tmp_path / "log").read_text().split() == ["b1", "b2"]
     assert plan.path("b") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
-    (closed,), (begun,) = plan.run.transitions("closed", "task:a"), plan.run.transitions("claimed", "task:b1")
+    (closed,), (begun,) = plan.run.transitions("closed", "r1#a"), plan.run.transitions("claimed", "r1#b1")
     assert closed.seq < begun.seq
 
 
@@ -452,7 +452,7 @@ async def test_a_subtask_of_an_unapproved_task_is_not_split(tmp_path: Path, gate
     approval."""
     whole = task("b", approval="before", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
     async with running_plan(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         with pytest.raises(Refused, match="'b1' is a part of 'b', which is not begun; split it after that"):
             await plan.commands.split("b1", (task("b11", "true"),), by=ME)
         await plan.commands.approve("b", by=ME)
@@ -465,7 +465,7 @@ async def test_a_task_with_an_undecided_condition_is_not_split(tmp_path: Path, g
     of the condition."""
     maybe = task("b", "true", when={"task": "a", "is": "failed"})
     async with running_plan(tmp_path, plan_of(task("a", HELD), maybe), refused=True) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         with pytest.raises(Refused, match="'b' has a condition that is not checked yet; split it after that"):
             await plan.commands.split("b", (task("b1", "true"),), by=ME)
         await gate("one")
@@ -476,7 +476,7 @@ async def test_a_waiting_task_with_subtasks_is_not_split(tmp_path: Path, gate: G
     """A split of a task that has subtasks in the plan is refused until the task's dependencies are closed."""
     whole = task("b", "", "a", subtasks=[{"id": "b1", "agent": "sh", "prompt": "true"}])
     async with running_plan(tmp_path, plan_of(task("a", HELD), whole), refused=True) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         with pytest.raises(Refused, match="'b' has subtasks, and waits for 'a'; split it after that"):
             await plan.commands.split("b", (task("b2", "true"),), by=ME)
         await gate("one")
@@ -489,15 +489,15 @@ async def test_a_started_task_is_split(tmp_path: Path, gate: Gate, last: str, st
     """A task that is split while it runs is closed when its turn has ended, failed or not, and its subtasks are closed,
     in either order."""
     async with running_plan(tmp_path, plan_of(task("a", f"{HELD}; exit {status}"))) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         await plan.commands.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
         if last == "its turn":
             await gate("two")
-            await plan.until("closed", "task:a1")
+            await plan.until("closed", "r1#a1")
             await gate("one")
         else:
             await gate("one")
-            await plan.until("execution_completed", "run:a")
+            await plan.until("execution_completed", "r1#a:run")
             await gate("two")
     assert plan.outcomes() == {"a": "completed", "a1": "completed"}
     assert plan.path("a") == ["OPEN", "CLAIMED", "IN_PROGRESS", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
@@ -509,10 +509,10 @@ async def test_a_task_is_split_between_two_attempts(tmp_path: Path, gate: Gate) 
     waits = {**ONCE, "max_attempts": 2, "base_retry_delay": 1, "max_retry_delay": 1}
     tries = task("a", "echo a >> log; exit 1")
     async with running_plan(tmp_path, plan_of(tries, lifecycle=waits, limits=quick_settings().limits)) as plan:
-        await plan.until("retry_decided", "run:a")
-        await plan.until("execution_failed", "job:a")
+        await plan.until("retry_decided", "r1#a:run")
+        await plan.until("execution_failed", "r1#a:job")
         await plan.commands.split("a", (TaskConfig(id="a1", prompt="read _ < two"),), by=ME)
-        await plan.until("retry_delay_elapsed", "job:a")
+        await plan.until("retry_delay_elapsed", "r1#a:job")
         await gate("two")
     assert plan.outcomes() == {"a": "completed", "a1": "completed"}
     assert (tmp_path / "log").read_text().split() == ["a"]
@@ -552,7 +552,7 @@ async def test_a_merge_outlives_its_approver(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Verification, "merge", slow)
     async with running_plan(tmp_path, plan_of(task("a", approval="after"))) as plan:
-        await plan.until("approval_requested", "task:a")
+        await plan.until("approval_requested", "r1#a")
         async with anyio.create_task_group() as group:
 
             async def approve() -> None:
@@ -574,7 +574,7 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
 
         async def accept_meanwhile(place: WorkspaceSpec) -> None:
             group.start_soon(approve)
-            await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
+            await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
             for _ in range(20):  # whatever it does by now, it has done
                 await checkpoint()
             await accept(place)
@@ -610,7 +610,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
             merged = await merge(*given)
             group.start_soon(cancel)
             with anyio.CancelScope(shield=True):  # behind the last safe point
-                await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
+                await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
                 for _ in range(20):  # whatever it does by now, it has done
                     await checkpoint()
             return merged
@@ -619,7 +619,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
         async with anyio.create_task_group() as group:
             result = await runner.run(plan)
     assert result.tasks["a"].outcome == "completed"
-    command = next(one for one in run.events("task:a") if one.event == "Commanded")
+    command = next(one for one in run.events("r1#a") if one.event == "Commanded")
     assert [one.event for one in run.events() if one.cause_id == command.seq] == ["CommandRefused"]
 
 
@@ -635,7 +635,7 @@ async def test_a_cancel_during_the_tests_of_a_whole_counts(tmp_path: Path, monke
         async def inspect_meanwhile(name: str, *given: Any) -> Any:
             if name == "a.whole":
                 group.start_soon(cancel)
-                await wait_for_record(run.sup, "Commanded", "task:a", outcome="fact")
+                await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
                 for _ in range(20):  # whatever it does by now, it has done
                     await checkpoint()
             return await inspect(name, *given)
@@ -666,7 +666,7 @@ async def test_an_approval_is_given_once(tmp_path: Path, monkeypatch: pytest.Mon
                 answers[name] = str(refusal)
 
         async def operate() -> None:
-            await wait_for_record(run.sup, "approval_requested", "task:a")
+            await wait_for_record(run.sup, "approval_requested", "r1#a")
             group.start_soon(give, "approve", runner.commands.approve)
             await merging.wait()
             await give("again", runner.commands.approve)
@@ -707,9 +707,9 @@ async def test_a_plan_cancelled_in_its_validation_is_exported(tmp_path: Path) ->
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         async with anyio.create_task_group() as group:
             group.start_soon(PlanRunner(sup.core).run, plan)
-            await wait_for_record(sup, "all_tasks_completed", "workstream:plan")
+            await wait_for_record(sup, "all_tasks_completed", "r1")
             group.cancel_scope.cancel()
-    dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
+    dossier = tmp_path / ".sdd" / "archive" / "r1.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert [one["to_status"] for one in kept if one["entity_type"] == "workstream"][-1] == "failed"
 
@@ -728,7 +728,7 @@ async def test_a_plan_cancelled_before_its_export_is_exported(tmp_path: Path, mo
     async with open_supervisor(tmp_path / ".sdd", settings=plan.settings, agents=plan.agents, workdir=tmp_path) as sup:
         with scope:
             await PlanRunner(sup.core).run(plan)
-    dossier = tmp_path / ".sdd" / "archive" / "workstream-plan.jsonl"
+    dossier = tmp_path / ".sdd" / "archive" / "r1.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
     assert scope.cancelled_caught
     assert [one["to_status"] for one in kept if one["entity_type"] == "workstream"][-1] == "completed"
@@ -738,8 +738,8 @@ async def test_an_invalid_split_changes_nothing(tmp_path: Path, gate: Gate) -> N
     """A split with an id that is in use, and a split of a closed task, are refused without an effect on the started
     task."""
     async with running_plan(tmp_path, plan_of(task("a", HELD), task("z")), refused=True) as plan:
-        await plan.until("started", "task:a")
-        await plan.until("closed", "task:z")
+        await plan.until("started", "r1#a")
+        await plan.until("closed", "r1#z")
         with pytest.raises(Refused, match="'a' is not split: a was in this run before; use other ids"):
             await plan.commands.split("a", (TaskConfig(id="a"),), by=ME, command_id="c")
         with pytest.raises(Refused, match=r"has ended \(CLOSED\): no command changes it"):
@@ -753,7 +753,7 @@ async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: 
     """A cancel of a task cancels its subtasks, started or waiting."""
     whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")))
     async with running_plan(tmp_path, plan_of(whole, task("b"))) as plan:
-        await plan.until("started", "task:a1")
+        await plan.until("started", "r1#a1")
         await plan.commands.cancel("a", by=ME)
     assert plan.outcomes() == {"a": "aborted", "a1": "cancelled", "a2": "cancelled", "b": "completed"}
 
@@ -764,16 +764,16 @@ async def test_a_blocked_task_waits_for_another_one(tmp_path: Path, gate: Gate) 
     closed."""
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "read _ < two; touch done"))
     async with running_plan(tmp_path, plan_of(*tasks, max_sessions=1)) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         assert (await plan.commands.block("a", ["b"], by=ME, reason="needs b")).state == "BLOCKED"
-        await plan.until("started", "task:b")
+        await plan.until("started", "r1#b")
         await gate("two")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     path = ["OPEN", "CLAIMED", "IN_PROGRESS", "BLOCKED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     assert plan.path("a") == path
-    (blocked,) = plan.run.transitions("blocked", "task:a")
-    assert (blocked.metadata["on"], blocked.reason) == (["task:b"], "blocked by operator:me: needs b")
-    (failed,) = plan.run.transitions("execution_failed", "run:a")
+    (blocked,) = plan.run.transitions("blocked", "r1#a")
+    assert (blocked.metadata["on"], blocked.reason) == (["r1#b"], "blocked by operator:me: needs b")
+    (failed,) = plan.run.transitions("execution_failed", "r1#a:run")
     assert failed.metadata["charged"] is False
 
 
@@ -782,7 +782,7 @@ async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate
     in a circle, a block on nothing and an unblock of a running task are refused."""
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "true", "a"))
     async with running_plan(tmp_path, plan_of(*tasks), refused=True) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         with pytest.raises(Refused, match="'b', which waits for it"):
             await plan.commands.block("a", ["b"], by=ME)
         with pytest.raises(Refused, match="blocked on nothing"):
@@ -790,7 +790,7 @@ async def test_a_task_that_waits_for_a_person_keeps_the_run(tmp_path: Path, gate
         with pytest.raises(Refused, match="is IN_PROGRESS: unblock is not possible now, only "):
             await plan.commands.unblock("a", by=ME)
         await plan.commands.block("a", ["the key"], by=ME, command_id="c")
-        await plan.until("WaitsForPerson", "task:a", outcome="fact")
+        await plan.until("WaitsForPerson", "r1#a", outcome="fact")
         assert (await plan.commands.block("a", ["the key"], by=ME, command_id="c")).repeated
         (tmp_path / "done").touch()
         assert (await plan.commands.unblock("a", by=ME, reason="it is there")).state == "OPEN"
@@ -815,10 +815,10 @@ async def test_a_second_wait_does_not_shorten_later_cool_downs(tmp_path: Path) -
     length."""
     tasks = (task("a", **SILENT), task("b", "sleep 0.2"))
     async with running_plan(tmp_path, patient(*tasks, lifecycle=PROBED)) as plan:
-        await plan.until("execution_failed", "job:a")
+        await plan.until("execution_failed", "r1#a:job")
         await plan.commands.block("a", ["b"], by=ME)
     opened = [one.monotonic_s for one in plan.run.events() if one.to_status == "CIRCUIT_OPEN" != one.from_status]
-    cooled = [one.monotonic_s for one in plan.run.transitions("cooldown_expired", "run:a")]
+    cooled = [one.monotonic_s for one in plan.run.transitions("cooldown_expired", "r1#a:run")]
     assert len(cooled) == 2
     assert all(end - begin >= 0.5 for begin, end in zip(opened, cooled, strict=False))
     assert plan.outcomes() == {"a": "failed", "b": "completed"}
@@ -828,11 +828,11 @@ async def test_a_requeued_last_probe_gets_another_task_run(tmp_path: Path) -> No
     """When the last probe of a task run is requeued, the attempt is not charged, and the task gets another task run."""
     lifecycle = {**PROBED, "circuit_breaker": {**PROBED["circuit_breaker"], "cooldown_period": 0.1, "probes_max": 1}}
     async with running_plan(tmp_path, patient(task("a", **SILENT), lifecycle=lifecycle)) as plan:
-        await plan.until("probe_started", "run:a")
+        await plan.until("probe_started", "r1#a:run")
         (tmp_path / "done").touch()
         await plan.commands.requeue("a", by=ME)
     assert plan.outcomes() == {"a": "completed"}
-    assert plan.run.transitions("tests_passed", "run:a-2")
+    assert plan.run.transitions("tests_passed", "r1#a:run-2")
 
 
 async def test_tasks_that_wait_for_each_other_lose_no_work(
@@ -844,11 +844,11 @@ async def test_tasks_that_wait_for_each_other_lose_no_work(
     tasks = (task("a", f"test -e done || {HELD}"), task("b", "test -e done || read _ < two"))
     async with running_plan(tmp_path, plan_of(*tasks)) as plan:
         for name, other in (("a", "b"), ("b", "a")):
-            await plan.until("started", f"task:{name}")
+            await plan.until("started", f"r1#{name}")
             await plan.commands.block(name, [other], by=ME)
         for name, other in (("a", "b"), ("b", "a")):
-            await plan.until("WaitsForPerson", f"task:{name}", outcome="fact")
-            (waits,) = [one for one in plan.run.events(f"task:{name}") if one.event == "WaitsForPerson"]
+            await plan.until("WaitsForPerson", f"r1#{name}", outcome="fact")
+            (waits,) = [one for one in plan.run.events(f"r1#{name}") if one.event == "WaitsForPerson"]
             assert waits.reason.startswith(f"nothing else can go on; it waits for {other}, which waits for it")
         (tmp_path / "done").touch()
         assert (await plan.commands.unblock("a", by=ME)).state == "OPEN"
@@ -859,9 +859,9 @@ async def test_a_task_blocked_on_a_failed_task_is_cancelled(tmp_path: Path, gate
     """A task that is blocked on a task that failed ends as blocked when nothing else can go on."""
     tasks = (task("a", HELD), task("b", "read _ < two; exit 1"), task("c", "true", "a"))
     async with running_plan(tmp_path, plan_of(*tasks)) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         await plan.commands.block("a", ["b"], by=ME)
-        await plan.until("started", "task:b")
+        await plan.until("started", "r1#b")
         await gate("two")
     assert plan.outcomes() == {"a": "blocked", "b": "failed", "c": "blocked"}
     assert plan.result.tasks["a"].error == "it was blocked on b, which did not complete"
@@ -870,9 +870,9 @@ async def test_a_task_blocked_on_a_failed_task_is_cancelled(tmp_path: Path, gate
 async def test_a_stop_cancels_a_blocked_task(tmp_path: Path, gate: Gate) -> None:
     """A stop of the supervisor cancels a task that is blocked on a person."""
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         await plan.commands.block("a", ["the key"], by=ME)
-        await plan.until("WaitsForPerson", "task:a", outcome="fact")
+        await plan.until("WaitsForPerson", "r1#a", outcome="fact")
         await plan.run.sup.stop()
     assert plan.outcomes() == {"a": "aborted"}
 
@@ -881,7 +881,7 @@ async def test_a_stop_cancels_unapproved_subtasks(tmp_path: Path, gate: Gate) ->
     """Subtasks that are split off during a drain and wait for an approval are cancelled, and so is their parent
     task."""
     async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         await plan.run.sup.stop()
         parts = (task("a1", approval="before"), task("a2", "true", "a1"))
         assert (await plan.commands.split("a", parts, by=ME)).state == "WAITING_FOR_SUBTASKS"
@@ -897,14 +897,14 @@ async def test_a_stop_does_not_wait_for_a_provider(tmp_path: Path, gate: Gate) -
     queued = TaskConfig(id="b", agent="s", prompt="@say hello", depends_on=("a",))
     whole = TaskConfig(id="c", agent="s", prompt="", subtasks=(task("c1", HELD),))
     async with running_plan(tmp_path, plan_of(troubled, queued, whole, **scripted)) as plan:
-        await plan.until("ProviderBreaker", "task:a", outcome="fact")
-        await plan.until("scheduler_assigned", "job:b")
+        await plan.until("ProviderBreaker", "r1#a", outcome="fact")
+        await plan.until("scheduler_assigned", "r1#b:job")
         await gate("one")
-        await plan.until("scheduler_assigned", "job:c")
+        await plan.until("scheduler_assigned", "r1#c:job")
         await plan.run.sup.stop()
     assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "completed", "c1": "completed"}
     [breaker] = [one for one in plan.run.events() if one.event == "ProviderBreaker"]
-    ends = [*plan.run.transitions("cancelled", "task:b"), *plan.run.transitions("closed", "task:c")]
+    ends = [*plan.run.transitions("cancelled", "r1#b"), *plan.run.transitions("closed", "r1#c")]
     assert [one.monotonic_s < breaker.metadata["free_at_s"] for one in ends] == [True, True]
 
 
@@ -912,13 +912,13 @@ async def test_a_stop_cancels_queued_tasks(tmp_path: Path, gate: Gate) -> None:
     """A stop of the supervisor cancels queued tasks, even while they have no slot."""
     queued = (task("b"), task("c"), task("d", "true", "c"))
     async with running_plan(tmp_path, plan_of(task("a", HELD, priority=1), *queued, max_sessions=1)) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         await plan.run.sup.stop()
         for name in ("b", "c"):
-            await plan.until("cancelled", f"task:{name}")
+            await plan.until("cancelled", f"r1#{name}")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "aborted", "c": "aborted", "d": "blocked"}
-    assert states_of(plan.run.events(), "job:c") == ["pending", "queued", "cancelled"]
+    assert states_of(plan.run.events(), "r1#c:job") == ["pending", "queued", "cancelled"]
 
 
 async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
@@ -937,7 +937,7 @@ async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
         result = await PlanRunner(run.sup.core).run(plan)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "b": "completed"}
     assert [one for one in said if one] == ["a", "b", "a"]
-    (blocked,) = run.transitions("blocked", "task:a")
+    (blocked,) = run.transitions("blocked", "r1#a")
     assert blocked.reason == "blocked by agent of a: b first"
 
 
@@ -945,7 +945,7 @@ async def test_a_slow_subtask_blocks_its_parent(tmp_path: Path, gate: Gate) -> N
     """A task whose subtasks take longer than its time-out is BLOCKED, and is closed when the subtasks are closed."""
     whole = task("a", subtasks=(task("a1", HELD), task("a2", "true", "a1")), timeout_s=0.05)
     async with running_plan(tmp_path, plan_of(whole)) as plan:
-        await plan.until("subtask_timed_out", "task:a")
+        await plan.until("subtask_timed_out", "r1#a")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "a1": "completed", "a2": "completed"}
     assert plan.path("a")[:4] == ["OPEN", "WAITING_FOR_SUBTASKS", "BLOCKED", "OPEN"]
@@ -958,7 +958,7 @@ async def test_a_task_is_not_blocked_on_its_own_subtask(tmp_path: Path, gate: Ga
     subtasks = (task("a1"),)
     whole = task("a", f"{HELD}; touch whole", agent="reader", subtasks=subtasks, acceptance=accepted, max_retries=1)
     async with running_plan(tmp_path, plan_of(whole), refused=True) as plan:
-        await plan.until("started", "task:a")
+        await plan.until("started", "r1#a")
         with pytest.raises(Refused, match="'a1', its own subtask"):
             await plan.commands.block("a", ["a1"], by=ME)
         await gate("one")
@@ -986,7 +986,7 @@ async def test_an_agent_splits_its_own_task(tmp_path: Path) -> None:
     assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "a1": "completed"}, told
     assert (tmp_path / "made").exists()
     with JournalReader(StateDir(tmp_path / "state").journal) as reader:
-        (fact,) = [one for one in reader.events("task:a") if one.event == "Commanded"]
+        (fact,) = [one for one in reader.events("r1#a") if one.event == "Commanded"]
     assert (fact.actor, fact.metadata["command"]) == ("agent of a", "split")
 
 

@@ -55,7 +55,7 @@ def facts(where: Path, name: str) -> list[LifecycleEvent]:
 
 def states(where: Path, task_id: str) -> list[str]:
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
-        return states_of(list(reader.events()), f"task:{task_id}")
+        return states_of(list(reader.events()), f"r1#{task_id}")
 
 
 async def test_a_new_agent_earns_its_first_success_by_reading(repository: Path) -> None:
@@ -78,7 +78,7 @@ async def test_work_beyond_the_rights_is_not_merged(repository: Path) -> None:
     assert states(repository, "bold")[-2:] == ["DONE", "FAILED"]
     assert levels == {"sh": "untrusted"}
     (refused,) = facts(repository, "AccessRefused")
-    assert (refused.entity_id, refused.reason) == ("task:bold", why)
+    assert (refused.entity_id, refused.reason) == ("r1#bold", why)
     assert facts(repository, "Standing")[0].metadata["what"] == "violation"
     assert not (repository / "b.txt").exists()
 
@@ -119,17 +119,17 @@ async def test_a_late_merge_changes_trust(
         result = await run_plan(sup, plan, resume=True)
     assert result.ok is (what == "success")
     standing = facts(repository, "Standing")[0]
-    assert (standing.entity_id, standing.metadata["what"]) == ("workstream:plan-2", what)
-    assert standing.metadata["task"] == "task:t"
+    assert (standing.entity_id, standing.metadata["what"]) == ("r2", what)
+    assert standing.metadata["task"] == "r1#t"
     assert not (repository / "b.txt").exists()
     refused = [(one.entity_id, one.metadata.get("task")) for one in facts(repository, "AccessRefused")]
-    assert refused == ([("workstream:plan-2", "task:t"), ("task:t-2", None)] if what == "violation" else [])
+    assert refused == ([("r2", "r1#t"), ("r2#t", None)] if what == "violation" else [])
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
     ) as sup:
         assert {name: one.level.value for name, one in sup.core.trust.standings.items()} == {"sh": level}
         if what == "success":
-            sup.core.trust.success("sh", "task:t", Cause(actor="host"))  # the task was counted
+            sup.core.trust.success("sh", "r1#t", Cause(actor="host"))  # the task was counted
             assert sup.core.trust.level("sh").value == level
 
 

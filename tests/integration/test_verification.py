@@ -44,7 +44,7 @@ async def carried_out(plan: Plan, where: Path) -> PlanResult:
 
 def states(where: Path, task_id: str) -> list[str]:
     with JournalReader(StateDir(where / ".sdd").journal) as reader:
-        return states_of(list(reader.events()), f"task:{task_id}")
+        return states_of(list(reader.events()), f"r1#{task_id}")
 
 
 # -------------------------------------------------------------------------------------------------- acceptance
@@ -82,7 +82,7 @@ async def test_an_abort_ends_the_acceptance_tests_too(tmp_path: Path) -> None:
                 await run.sup.abort("write", AbortScope.SESSION, reason="enough")
                 assert await pipe.read() == b""  # ends when nobody holds that any more
     assert (results[0].tasks["write"].outcome, results[0].tasks["write"].error) == ("aborted", "enough")
-    assert states_of(run.events(), "task:write")[-1] == "CANCELLED"
+    assert states_of(run.events(), "r1#write")[-1] == "CANCELLED"
 
 
 # ------------------------------------------------------------------------------------------------------ merges

@@ -112,18 +112,18 @@ def test_the_example(repository: Path) -> None:
     events = read_records(repository)
     check_result(repository)
     again = ["FAILED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
-    assert states_of(events, "task:add") == ["OPEN", "CLAIMED", "IN_PROGRESS", *again]
-    run = states_of(events, "run:subtract")
+    assert states_of(events, "r1#add") == ["OPEN", "CLAIMED", "IN_PROGRESS", *again]
+    run = states_of(events, "r1#subtract:run")
     assert run.count("RETRYING") == 2
     assert run[-3:] == ["IN_PROGRESS", "VALIDATING", "COMPLETED"]
-    assert states_of(events, "task:scale") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
-    assert states_of(events, "task:manual")[-3:] == ["DONE", "PENDING_APPROVAL", "CLOSED"]
-    rejected = next(one for one in events if one.entity_id == "task:news" and one.event == "verification_rejected")
+    assert states_of(events, "r1#scale") == ["OPEN", "WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    assert states_of(events, "r1#manual")[-3:] == ["DONE", "PENDING_APPROVAL", "CLOSED"]
+    rejected = next(one for one in events if one.entity_id == "r1#news" and one.event == "verification_rejected")
     assert "calculator/multiply.py" in rejected.reason
-    assert states_of(events, "workstream:calculator") == ["planned", "ready", "executing", "validating", "completed"]
-    dossier = repository / ".sdd" / "archive" / "workstream-calculator.jsonl"
+    assert states_of(events, "r1") == ["planned", "ready", "executing", "validating", "completed"]
+    dossier = repository / ".sdd" / "archive" / "r1.jsonl"
     kept = [json.loads(line) for line in dossier.read_text().splitlines()]
-    assert {one["entity_id"] for one in kept if one["entity_type"] == "task"} == {f"task:{name}" for name in WHOLE}
+    assert {one["entity_id"] for one in kept if one["entity_type"] == "task"} == {f"r1#{name}" for name in WHOLE}
     assert {one["entity_id"] for one in kept} >= {one.entity_id for one in events if one.entity_type == "run"}
     assert all(earlier["seq"] < later["seq"] for earlier, later in pairwise(kept))
 
@@ -138,7 +138,7 @@ def test_the_example_survives_kills(repository: Path) -> None:
         waits = waited_for(repository)
         with started(repository) as process:
             if not waits:
-                seen_until(process, "approval_requested", "task:manual")
+                seen_until(process, "approval_requested", "r1#manual")
             process.send_signal(signal.SIGKILL)
     assert waited_for(repository)
     with started(repository) as process:

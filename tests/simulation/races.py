@@ -109,7 +109,7 @@ class Intruder:
 
     def states(self, name: str = "w0t0") -> tuple[str, str, str]:
         """Return the states of the first task run, the job and the task of that name."""
-        return self.state(f"run:{name}"), self.state(f"job:{name}"), self.state(f"task:{name}")
+        return self.state(f"r1#{name}:run"), self.state(f"r1#{name}:job"), self.state(f"r1#{name}")
 
     def kill(self) -> None:
         """Kill the supervisor as SIGKILL does."""

@@ -74,31 +74,31 @@ class Phase(NamedTuple):
 
 CHECKED: Final = "is done, and its work is being checked"
 PHASES: Final[Mapping[str, Phase]] = {
-    "planned": Phase(f"task:{TASK} Born", f"OPEN {FROM_OPEN}", "is PLANNED", task={"approval": "before"}),
-    "queued": Phase(f"task:{OTHER} started", FROM_OPEN, "is OPEN", plan=ONE_SLOT, other=1),
-    "claimed": Phase(f"task:{TASK} claimed", "IN_PROGRESS DONE CLOSED", "is CLAIMED"),
-    "turn": Phase(f"task:{TASK} started", "DONE CLOSED", "is IN_PROGRESS"),
-    "delay": Phase(f"job:{TASK} execution_failed", "DONE CLOSED", "is IN_PROGRESS", tries=("fails",)),
+    "planned": Phase(f"r1#{TASK} Born", f"OPEN {FROM_OPEN}", "is PLANNED", task={"approval": "before"}),
+    "queued": Phase(f"r1#{OTHER} started", FROM_OPEN, "is OPEN", plan=ONE_SLOT, other=1),
+    "claimed": Phase(f"r1#{TASK} claimed", "IN_PROGRESS DONE CLOSED", "is CLAIMED"),
+    "turn": Phase(f"r1#{TASK} started", "DONE CLOSED", "is IN_PROGRESS"),
+    "delay": Phase(f"r1#{TASK}:job execution_failed", "DONE CLOSED", "is IN_PROGRESS", tries=("fails",)),
     "between": Phase(
-        f"job:{TASK} retry_delay_elapsed", "DONE CLOSED", "is IN_PROGRESS", tries=("fails",), plan=ONE_SLOT, other=-1
+        f"r1#{TASK}:job retry_delay_elapsed", "DONE CLOSED", "is IN_PROGRESS", tries=("fails",), plan=ONE_SLOT, other=-1
     ),
     "cooling": Phase(
-        f"run:{TASK} execution_timed_out",
+        f"r1#{TASK}:run execution_timed_out",
         "DONE CLOSED",
         "is IN_PROGRESS",
         tries=("hangs",),
         task={"timeout_s": 100},
         plan={"task_lifecycle": {**ONCE, "circuit_breaker": {"cooldown_period": DELAY_S}}},
     ),
-    "checked": Phase(f"run:{TASK} execution_completed", "DONE CLOSED", CHECKED, task={"acceptance": [TESTED] * 4}),
+    "checked": Phase(f"r1#{TASK}:run execution_completed", "DONE CLOSED", CHECKED, task={"acceptance": [TESTED] * 4}),
     "reviewed": Phase(f"{TASK}/review Born", "DONE CLOSED", CHECKED, plan=REVIEWED),
-    "reclaim": Phase(f"task:{TASK} retried", FROM_OPEN, "is OPEN", verdicts=("rejects",), plan=REVIEWED),
-    "merged": Phase(f"task:{TASK} completed", "CLOSED", "is DONE"),
-    "approval": Phase(f"task:{TASK} approval_requested", "CLOSED", "is PENDING_APPROVAL", task={"approval": "after"}),
-    "blocked": Phase(f"task:{TASK} blocked", f"OPEN {FROM_OPEN}", "is BLOCKED", before="block"),
-    "split": Phase(f"run:{TASK} execution_completed", "DONE CLOSED", "is WAITING_FOR_SUBTASKS", before="split"),
+    "reclaim": Phase(f"r1#{TASK} retried", FROM_OPEN, "is OPEN", verdicts=("rejects",), plan=REVIEWED),
+    "merged": Phase(f"r1#{TASK} completed", "CLOSED", "is DONE"),
+    "approval": Phase(f"r1#{TASK} approval_requested", "CLOSED", "is PENDING_APPROVAL", task={"approval": "after"}),
+    "blocked": Phase(f"r1#{TASK} blocked", f"OPEN {FROM_OPEN}", "is BLOCKED", before="block"),
+    "split": Phase(f"r1#{TASK}:run execution_completed", "DONE CLOSED", "is WAITING_FOR_SUBTASKS", before="split"),
     "failed": Phase(
-        f"task:{TASK} DeadLettered",
+        f"r1#{TASK} DeadLettered",
         "",
         "has ended (FAILED)",
         tries=("fails",),
@@ -270,10 +270,10 @@ class _Scene:
     def _record(self, batch: Sequence[Append]) -> None:
         for record in (one.record for one in batch):
             is_change = record.outcome == "transition" and record.from_status != record.to_status
-            if record.entity_id == f"task:{TASK}" and is_change:
+            if record.entity_id == f"r1#{TASK}" and is_change:
                 self._states.append((record, self._world.now()))
             moment = f"{record.entity_id} {record.event}"
-            if moment == f"task:{TASK} started":
+            if moment == f"r1#{TASK} started":
                 self.first_attempt.set()
             if record.seq == self._at_record or (self._at_record is None and moment == self._phase.begins):
                 self.begun.set()
@@ -337,7 +337,7 @@ class _Scene:
         if record.event == "blocked":  # a task that is blocked on a subtask goes on by itself
             verb = "unblock"
         is_over = record.to_status in ("CLOSED", "CANCELLED") or record.event == "DeadLettered"
-        if record.entity_id == f"task:{TASK}" and (verb or is_over):
+        if record.entity_id == f"r1#{TASK}" and (verb or is_over):
             verb, task = (verb, TASK) if verb else ("reject", OTHER)
             await _ask(sup, {"do": "steer", "verb": verb, "tasks": [task], "reason": "to end the run", "by": "helper"})
 

@@ -198,7 +198,7 @@ class RequeueCancelled(Intruder):
         """States of the subtask from the cancellation on."""
 
     def step(self) -> None:
-        part = self.state(f"task:{PART}")
+        part = self.state(f"r1#{PART}")
         if not part or (part != "IN_PROGRESS" and not self.is_cancelled):
             return
         if not self.parts or self.parts[-1] != part:

@@ -250,7 +250,7 @@ def test_a_retry_that_is_one_too_many_is_refused(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
     found, tries = killed(
-        "run:t1 retry_decided",
+        "r1#t1:run retry_decided",
         worked=fails_first,
         tasks=planned("t0", "t1", max_retries=0),
         retry_budget=RetryBudgetConfig(least=1, share=0.0),

@@ -66,7 +66,7 @@ class KillTwiceInSecondRun(KillTwice):
     has ended with an open circuit."""
 
     def is_first_moment(self) -> bool:
-        return "run:w0t0-2" in self.rows and super().is_first_moment()
+        return "r1#w0t0:run-2" in self.rows and super().is_first_moment()
 
 
 COMMITS = 24
@@ -110,7 +110,7 @@ def test_stopped_sessions_leave_closed_tasks_closed() -> None:
         race(drawn.draw(seed), killer := KillWhenOneIsClosed(), plain_tasks(), on_line=lines.append)
         kills += killer.kills
     assert kills >= 5
-    born = [line for line in lines if '"entity_id":"workstream:' in line and '"event":"Born"' in line]
+    born = [line for line in lines if '"entity_type":"workstream"' in line and '"event":"Born"' in line]
     assert len(born) == 6
 
 
@@ -207,9 +207,9 @@ class KillCancelling(Intruder):
 
     def step(self) -> None:
         commits = self.world.disk.commits
-        if self.state("workstream:w0") == "failed":
+        if self.state("r1") == "failed":
             self._failed_at = commits if self._failed_at < 0 else self._failed_at
-            is_open = self.state("task:w0t1") == "IN_PROGRESS"
+            is_open = self.state("r1#w0t1") == "IN_PROGRESS"
             if self.world.lives == 1 and commits - self._failed_at >= self._at and is_open:
                 self.kill()
 
@@ -279,7 +279,7 @@ class KillApproved(Intruder):
     """Intruder that kills the supervisor when an approval is on record, and the approved work is not merged."""
 
     def step(self) -> None:
-        row = self.rows.get("task:w0t0")
+        row = self.rows.get("r1#w0t0")
         if row is not None and self.world.lives == 1 and msgspec.json.decode(row.data).get("approved_by"):
             self.kill()
 
@@ -337,7 +337,7 @@ def test_a_task_with_a_late_subtask_is_blocked_once_after_its_own_turn_has_a_wor
     """After a takeover, a subtask is late while no worker has a slot for the task's own turn: the task is blocked when
     a worker has taken that turn, and is blocked once."""
     phase = PHASES["turn"]._replace(
-        begins="task:w0t0 split", before="split", task={"timeout_s": 30.0}, plan={"max_sessions": 3}, other=1
+        begins="r1#w0t0 split", before="split", task={"timeout_s": 30.0}, plan={"max_sessions": 3}, other=1
     )
     seen = play(phase, [], kill="before", plan_after={"max_sessions": 1})
     assert seen.then == "BLOCKED OPEN WAITING_FOR_SUBTASKS DONE CLOSED"

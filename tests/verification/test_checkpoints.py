@@ -21,7 +21,7 @@ class Bench:
     def __init__(self, *, rollback: bool, worktrees: bool = True) -> None:
         self.found: list[str] = []
         self.task = TaskConfig(id="w0t0", agent="worker", prompt="", rollback=rollback)
-        self.place = WorkspaceSpec(owner="task:w0t0", files=() if worktrees else ("x",), rollback=rollback)
+        self.place = WorkspaceSpec(owner="r1#w0t0", files=() if worktrees else ("x",), rollback=rollback)
         self.task_script, task_scripts = TaskScript("w0t0"), TaskScripts()
         task_scripts.add(self.task_script)
         self.workspaces = WorkspaceContents(task_scripts, self.taken_back, worktrees=worktrees)
@@ -29,7 +29,7 @@ class Bench:
             lambda law, who, words: self.found.append(words), task_scripts, self.workspaces
         )
         self.workspaces.prepare("w0t0")
-        self.hear("Born", "PENDING", "born", task="task:w0t0", resumed_from="", resumed_at="")
+        self.hear("Born", "PENDING", "born", task="r1#w0t0", resumed_from="", resumed_at="")
         self.hear("executor_started", "IN_PROGRESS")
 
     def hear(self, event: str, to: str, outcome: str = "transition", run: str = "run:w0t0", **told: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.session import SessionLimits
+from supervisor.lifecycles.types import SessionLimits
 from supervisor.plans import Plan
 from supervisor.simulation.plan_workload.task_scripts import TaskScript, TaskScripts, Try
 from supervisor.simulation.plan_workload.workspace_contents import WorkspaceContents

@@ -167,7 +167,7 @@ def test_a_failed_workstream_is_archived_with_all_that_belongs_to_it(log: Log) -
     """A failed workstream is not reported if its archive file has the records of the workstream, its tasks and workers,
     and the sessions that worked for it."""
     _fails(log)
-    log.archive.preserved("workstream-w0", _about(log))
+    log.archive.preserved(PLAN, _about(log))
     log.archive.closed()
     assert log.broken == []
 
@@ -179,7 +179,7 @@ def test_a_record_that_the_archive_lacks_is_reported(log: Log, entity_id: str) -
     _fails(log)
     about = _about(log)
     about.remove(next(record for record in reversed(about) if record.entity_id == entity_id))
-    log.archive.preserved("workstream-w0", about)
+    log.archive.preserved(PLAN, about)
     log.archive.closed()
     assert log.broken == ["archive_preservation"]
 

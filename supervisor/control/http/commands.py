@@ -163,7 +163,7 @@ _ROUTES: Final = (
             fixed={"verb": verb},
             without=[
                 *(("on",) if verb is not Verb.BLOCK else ()),
-                *(("all_planned",) if verb not in (Verb.APPROVE, Verb.REJECT) else ()),
+                *(("all_planned", "run") if verb not in (Verb.APPROVE, Verb.REJECT) else ()),
             ],
             summary=f"Give the tasks the command {verb}. Each task has a reply: the refusal of one stops no other.",
         )

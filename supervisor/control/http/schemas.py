@@ -43,7 +43,9 @@ from supervisor.policies.permissions import OpenPermission
 from supervisor.ports import Compacted, UnidentifiedProcess
 from supervisor.ports.outages import Outage, Shortage
 
-_ID: Final = "the id of the entity, such as lead (a session), lead:t1 (a turn), lead:t1:c2 (a tool call) or task:fix"
+_ID: Final = (
+    "the id of the entity, such as lead (a session), lead:t1 (a turn), lead:t1:c2 (a tool call) or r1#fix (a task)"
+)
 _KIND: Final = "the kind of the entity: session, agent, turn, tool, permission, task, run, job, workstream or worker"
 _STATE: Final = "the state in the entity's state table; open for a tool call"
 _LINE: Final = {

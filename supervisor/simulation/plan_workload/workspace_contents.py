@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from hashlib import sha1
 
+from supervisor.lifecycles.run_ids import name_of_task
 from supervisor.ports import Merge, Released, WorkspaceSpec
 from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
 
@@ -172,4 +173,4 @@ class WorkspaceContents:
         return session_id if self.worktrees else self._name_of(place)
 
     def _name_of(self, place: WorkspaceSpec) -> str:
-        return self._key(place.owner.removeprefix("task:"))
+        return self._key(name_of_task(place.owner))

@@ -11,6 +11,7 @@ import stat
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -54,6 +55,7 @@ class Played:
 
     def __init__(self, *plan_commands: Any) -> None:
         self.core = self
+        self.registry = SimpleNamespace(entities={}, sessions={})
         self.plan_commands = plan_commands
         self.asked: list[Any] = []
         self.events: list[LifecycleEvent] = []
@@ -306,7 +308,10 @@ async def test_a_request_that_fails_is_answered_with_the_reason(
         ({"do": "dance"}, "do: 'dance' is not an operation; give one of ping, inspect, permissions, follow, start,"),
         ({}, "do: None is not an operation; give one of ping"),
         ({"do": "ping", "loudly": True}, "loudly: unknown field; the fields of ping are: none"),
-        ({"do": "send", "id": 5, "text": "", "urgent": "yes"}, "id: 5 is not valid; give the id of a session\nurgent:"),
+        (
+            {"do": "send", "id": 5, "text": "", "urgent": "yes"},
+            "id: 5 is not valid; give the id of a session, or of a task (RUN#TASK) for its session\nurgent:",
+        ),
         ([], "a request is an object, not []; give for example {'do': 'ping'}"),
     ],
 )

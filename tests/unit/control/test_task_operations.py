@@ -49,6 +49,13 @@ class Work:
         self.asked: list[tuple[Any, ...]] = []
         self.waiting: tuple[str, ...] = ("a", "b")
         self.seen: set[str] = set()
+        self.run_id = "r1"
+
+    async def begun(self) -> str:
+        return self.run_id
+
+    def has(self, task: str) -> bool:
+        return task != "nobody"
 
     async def planned(self) -> tuple[str, ...]:
         return self.waiting
@@ -76,7 +83,7 @@ class Work:
     ) -> CommandResult:
         if subtasks[0].id == task:
             raise BadPlan(f"tasks[0].subtasks[0].id: {task!r} is the id of tasks[0] too; give it another")
-        made = tuple(f"task:{one.id}" for one in subtasks)
+        made = tuple(f"r1#{one.id}" for one in subtasks)
         answer = self._answer(Verb.SPLIT, task, by, reason, command_id, subtasks)
         return msgspec.structs.replace(answer, state="WAITING_FOR_SUBTASKS", subtasks=made)
 
@@ -102,7 +109,7 @@ class Work:
         command_id = output[2]
         repeated = command_id is not None and command_id in self.seen
         self.seen.add(command_id or "")
-        return CommandResult(verb=verb, entity_id=f"task:{task}", state="OPEN", seq=7, repeated=repeated)
+        return CommandResult(verb=verb, entity_id=f"r1#{task}", state="OPEN", seq=7, repeated=repeated)
 
 
 async def _serve(state_dir: Path, work: Work | None, closing: anyio.Event, started: threading.Event) -> None:
@@ -214,7 +221,7 @@ def test_what_failed_may_be_granted_later(cli: Cli, tasks: tuple[str, ...], stat
 
 def test_all_that_are_planned(cli: Cli, work: Work) -> None:
     """``--all-planned`` handles every task that waits for approval, and reports if there is none."""
-    assert cli("approve", "--all-planned").out == "a: approved, now OPEN\nb: approved, now OPEN\n"
+    assert cli("approve", "--all-planned").out == "r1#a: approved, now OPEN\nr1#b: approved, now OPEN\n"
     assert cli("reject", "--all-planned", "--reason", "x").status == 0
     assert [one[:2] for one in work.asked] == [("approve", "a"), ("approve", "b"), ("reject", "a"), ("reject", "b")]
     work.waiting = ()
@@ -228,7 +235,7 @@ def test_answers_are_json_too(cli: Cli, work: Work) -> None:
     assert (output.status, output.err) == (2, "")
     answer = {
         "verb": "approve",
-        "entity_id": "task:a",
+        "entity_id": "r1#a",
         "state": "OPEN",
         "seq": 7,
         "subtasks": [],
@@ -247,7 +254,7 @@ def test_a_split_brings_its_subtasks_from_a_file(cli: Cli, work: Work, tmp_path:
     file = tmp_path / "parts.yaml"
     file.write_text(SUBTASKS)
     output = cli("task", "split", "a", "--from", file, "--reason", "too large")
-    assert (output.status, output.out) == (0, "a: split into task:part, task:rest, now WAITING_FOR_SUBTASKS\n")
+    assert (output.status, output.out) == (0, "a: split into r1#part, r1#rest, now WAITING_FOR_SUBTASKS\n")
     ((verb, task, by, reason, command_id, subtasks),) = work.asked
     assert (verb, task, by, reason, command_id) == ("split", "a", "operator:me", "too large", None)
     assert subtasks == (

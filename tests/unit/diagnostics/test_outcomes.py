@@ -13,7 +13,7 @@ from supervisor.lifecycles.task import SESSION_ENDS, TaskEnd
 from supervisor.ports import EntityRow
 from tests.unit.diagnostics.test_task_status import row, run, task
 
-STREAM = "workstream:plan"
+STREAM = "r1"
 
 
 def session(name: str, state: str = "Stopped", **data: Any) -> EntityRow:
@@ -86,5 +86,5 @@ def test_one_wait_has_one_time() -> None:
             session("a", "CoolingDown", consecutive_errors=2, last_error="exit status 3"),
         ]
         notes = {one.id: one.note for one in ps(rows, now=20.0, times=StateTimes())}
-        assert f"the next one comes not before {time_of_day(later)}" in notes["task:a"]
+        assert f"the next one comes not before {time_of_day(later)}" in notes["r1#a"]
         assert notes["a"] == "exit status 3"

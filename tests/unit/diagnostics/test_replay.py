@@ -401,7 +401,7 @@ def test_the_tree_of_a_plan_that_has_ended(tmp_path: Path) -> None:
 
     anyio.run(run)
     kept = run_command("tree", "--state-dir", tmp_path / "state", "--json").json
-    assert [one["id"] for one in kept] == ["workstream:plan", "t"]
+    assert [one["id"] for one in kept] == ["r1", "t"]
     assert run_command("replay", tmp_path / "state", "--at", len(events(tmp_path / "state")), "--json").json == kept
 
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 
 from supervisor.diagnostics.state_times import StateTimes, time_of_day
-from supervisor.diagnostics.task_status import DeadLetter, TaskStatus, dead_letters, plan_name
+from supervisor.diagnostics.task_status import DeadLetter, TaskStatus, dead_letters
 from supervisor.diagnostics.tree_view import ps, tree
 from supervisor.ports import EntityRow
 from tests.cli.live_kit import record
 
-STREAM = "workstream:plan"
-RESET = "at once: supervisor task reset a"
+STREAM = "r1"
+RESET = "at once: supervisor task reset r1#a"
 
 
 def row(number: int, kind: str, entity: str, parent: str | None = None, **more: Any) -> EntityRow:
@@ -26,12 +26,12 @@ def row(number: int, kind: str, entity: str, parent: str | None = None, **more: 
 
 def task(number: int, name: str, state: str, *, ended: bool = False, **data: Any) -> EntityRow:
     told = {"workstream": STREAM, "name": name, "max_retries": 3, **data}
-    return row(number, "task", f"task:{name}", STREAM, state=state, ended=ended, data=told)
+    return row(number, "task", f"r1#{name}", STREAM, state=state, ended=ended, data=told)
 
 
 def run(number: int, name: str, state: str, *, ended: bool = False, **data: Any) -> EntityRow:
     told = {"max_attempts": 5, "probes_max": 3, **data}
-    return row(number, "run", f"run:{name}", f"task:{name.partition('-')[0]}", state=state, ended=ended, data=told)
+    return row(number, "run", f"r1#{name}:run", f"r1#{name.partition('-')[0]}", state=state, ended=ended, data=told)
 
 
 def said(*rows: EntityRow) -> dict[str, str]:
@@ -47,10 +47,10 @@ def test_a_held_task_says_by_whom_and_at_which_attempt() -> None:
         run(2, "build", "CIRCUIT_OPEN", attempts=5),
         run(3, "build-2", "IN_PROGRESS", attempts=2, failures=1),
     )
-    assert said(*rows)["task:build"] == "held by build-2, attempt 2 of 5, retry 1 of 3"
+    assert said(*rows)["r1#build"] == "held by build-2, attempt 2 of 5, retry 1 of 3"
     claimed = task(1, "build", "CLAIMED", claimed_by="build")
-    assert said(claimed)["task:build"] == "held by build"
-    assert said(claimed, run(2, "build", "PENDING", attempts=0))["task:build"] == "held by build"
+    assert said(claimed)["r1#build"] == "held by build"
+    assert said(claimed, run(2, "build", "PENDING", attempts=0))["r1#build"] == "held by build"
 
 
 def test_a_task_says_whom_it_waits_for() -> None:
@@ -61,15 +61,15 @@ def test_a_task_says_whom_it_waits_for() -> None:
         row(
             3,
             "task",
-            "task:c-2",
-            "workstream:other",
+            "r2#c",
+            "r2",
             state="CLOSED",
-            data={"workstream": "workstream:other", "name": "c"},
+            data={"workstream": "r2", "name": "c"},
         ),
         task(4, "c", "OPEN"),
         task(5, "d", "OPEN", waiting_for=["a", "b", "c"]),
     )
-    assert said(*rows)["task:d"] == "waits for b, c"
+    assert said(*rows)["r1#d"] == "waits for b, c"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_task_says_whom_it_waits_for() -> None:
     [
         ("OPEN", "waits for b"),
         ("WAITING_FOR_SUBTASKS", "waits for b"),
-        ("BLOCKED", "waits for b, a key: supervisor task unblock whole"),
+        ("BLOCKED", "waits for b, a key: supervisor task unblock r1#whole"),
     ],
 )
 def test_a_task_that_waits_says_for_what(state: str, words: str) -> None:
@@ -85,9 +85,9 @@ def test_a_task_that_waits_says_for_what(state: str, words: str) -> None:
     rows = (
         task(1, "a", "CLOSED", ended=True),
         task(2, "b", "OPEN"),
-        task(3, "whole", state, waiting_for=["task:a", "task:b", "a key"]),
+        task(3, "whole", state, waiting_for=["r1#a", "r1#b", "a key"]),
     )
-    assert said(*rows)["task:whole"] == words
+    assert said(*rows)["r1#whole"] == words
 
 
 def test_a_task_that_waits_for_a_person_says_so() -> None:
@@ -98,17 +98,17 @@ def test_a_task_that_waits_for_a_person_says_so() -> None:
         task(3, "c", "PENDING_APPROVAL", ended=True),
     )
     assert said(*rows) == {
-        "task:a": "waits to be approved: supervisor approve a",
-        "task:b": "its result waits to be approved: supervisor approve b",
-        "task:c": "its result waits to be approved: supervisor approve c",
+        "r1#a": "waits to be approved: supervisor approve r1#a",
+        "r1#b": "its result waits to be approved: supervisor approve r1#b",
+        "r1#c": "its result waits to be approved: supervisor approve r1#c",
     }
 
 
 def test_a_command_in_a_text_can_be_typed_as_it_stands() -> None:
-    """A command names the task as its plan does, also in a second run, and has the options that the reader needs."""
-    again = row(1, "task", "task:a-2", STREAM, state="PLANNED", data={"workstream": STREAM, "name": "a"})
+    """A command names the task by its id, which says of which run it is, and has the options that the reader needs."""
+    again = row(1, "task", "r2#a", STREAM, state="PLANNED", data={"workstream": STREAM, "name": "a"})
     note = TaskStatus([again], options=" --state-dir sd").note(again)
-    assert note == "waits to be approved: supervisor approve a --state-dir sd"
+    assert note == "waits to be approved: supervisor approve r2#a --state-dir sd"
 
 
 def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
@@ -127,21 +127,21 @@ def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
             task(1, "a", "OPEN"),
             run(2, "a", state, attempts=2, failures=2, delay_s=4.0, probes=1, timed_out=True, last_error="it broke"),
         )
-        assert said(*rows)["task:a"] == expected
+        assert said(*rows)["r1#a"] == expected
 
 
 def test_a_task_says_that_its_work_is_checked_or_merged() -> None:
     """The text of a task whose agent is done says since when its work is checked, or that its work is being merged."""
     checked = (task(1, "a", "IN_PROGRESS", claimed_by="a"), run(2, "a", "VALIDATING", attempts=1))
-    assert said(*checked)["task:a"] == f"held by a, its work is checked since {time_of_day(2.5)}"
-    assert said(task(1, "a", "DONE"))["task:a"] == "its work is being merged"
+    assert said(*checked)["r1#a"] == f"held by a, its work is checked since {time_of_day(2.5)}"
+    assert said(task(1, "a", "DONE"))["r1#a"] == "its work is being merged"
 
 
 def test_a_task_that_is_to_be_claimed_again_says_when() -> None:
     """The text of an open task with a delay shows the time before which nobody claims the task."""
     rows = (task(1, "a", "OPEN", delay_s=4.0), run(2, "a-2", "PENDING"))
-    assert said(*rows)["task:a"] == f"is tried again not before {time_of_day(5.5)} ({RESET})"
-    assert said(task(1, "a", "CLAIMED", delay_s=4.0, claimed_by="a"))["task:a"] == "held by a"
+    assert said(*rows)["r1#a"] == f"is tried again not before {time_of_day(5.5)} ({RESET})"
+    assert said(task(1, "a", "CLAIMED", delay_s=4.0, claimed_by="a"))["r1#a"] == "held by a"
 
 
 def test_a_delay_counts_from_the_entry_into_the_state() -> None:
@@ -149,7 +149,7 @@ def test_a_delay_counts_from_the_entry_into_the_state() -> None:
     records."""
     times = StateTimes()
     for at, before, after in ((100.0, "FAILED", "RETRYING"), (110.0, "RETRYING", "RETRYING")):
-        times.take(record("run", "run:a", "any", after, before=before, at=at))
+        times.take(record("run", "r1#a:run", "any", after, before=before, at=at))
     waits = run(2, "a", "RETRYING", attempts=1, delay_s=4.0)
     assert time_of_day(104.0) in TaskStatus([waits], times).note(waits)
 
@@ -161,9 +161,7 @@ def test_a_workstream_names_the_providers_that_fail() -> None:
     assert TaskStatus([stream], times).note(stream) == "0 of 0 tasks completed"
     for circuit, words in (("open", True), ("half_open", False), ("open", True), ("closed", False)):
         told = {"provider": "claude:x", "circuit": circuit, "free_at_s": 1060.0}
-        times.take(
-            record("task", "task:a", "ProviderBreaker", "OPEN", at=1000.0, outcome="fact", reason="busy", **told)
-        )
+        times.take(record("task", "r1#a", "ProviderBreaker", "OPEN", at=1000.0, outcome="fact", reason="busy", **told))
         expected = f"the provider claude:x fails (busy): no agent is launched before {time_of_day(1060.0)}"
         assert (expected in TaskStatus([stream], times).note(stream)) is words
 
@@ -176,9 +174,9 @@ def test_a_task_that_has_ended_says_how_and_why() -> None:
         task(3, "c", "CANCELLED", ended=True, waiting_for=["x"], last_failure="an old one"),
     )
     assert said(*rows) == {
-        "task:a": "failed, no compiler, retry 3 of 3",
-        "task:b": "completed",
-        "task:c": "cancelled",
+        "r1#a": "failed, no compiler, retry 3 of 3",
+        "r1#b": "completed",
+        "r1#c": "cancelled",
     }
 
 
@@ -187,15 +185,15 @@ def test_a_task_says_where_its_work_is_kept() -> None:
     kept = {"saved_in": "FAILED", "saved_as": "copy-1"}
     for state, words in (("FAILED", "failed"), ("CANCELLED", "cancelled")):
         rows = (task(1, "a", state, ended=True), run(2, "a", "FAILED", ended=True, **kept))
-        assert said(*rows)["task:a"] == f"{words}, checkpoint copy-1 (FAILED)"
+        assert said(*rows)["r1#a"] == f"{words}, checkpoint copy-1 (FAILED)"
     rows = (task(1, "a", "CLOSED", ended=True), run(2, "a", "COMPLETED", ended=True, **kept))
-    assert said(*rows)["task:a"] == "completed"
+    assert said(*rows)["r1#a"] == "completed"
 
 
 def test_a_task_from_before_workstreams_is_told_too() -> None:
     """A task of an older journal, without a workstream, shows the session that claimed it."""
-    assert said(row(1, "task", "task:a", state="CLAIMED", data={"claimed_by": "a"})) == {"task:a": "held by a"}
-    assert said(row(1, "task", "task:a", data={})) == {"task:a": ""}
+    assert said(row(1, "task", "r1#a", state="CLAIMED", data={"claimed_by": "a"})) == {"r1#a": "held by a"}
+    assert said(row(1, "task", "r1#a", data={})) == {"r1#a": ""}
 
 
 # ----------------------------------------------------------------------------------------- workstreams, runs, the rest
@@ -210,7 +208,7 @@ def test_a_workstream_counts_its_tasks() -> None:
         task(4, "c", "CANCELLED", ended=True),
         task(5, "d", "PLANNED"),
         task(6, "e", "PENDING_APPROVAL"),
-        row(7, "task", "task:x", data={"workstream": "workstream:other", "name": "x"}, state="FAILED"),
+        row(7, "task", "r2#x", data={"workstream": "r2", "name": "x"}, state="FAILED"),
     )
     again = task(8, "f", "OPEN")
     assert said(stream, closed, *others, again)[STREAM] == (
@@ -246,14 +244,14 @@ def test_a_workstream_counts_its_tasks() -> None:
 )
 def test_a_run_says_its_attempts_and_its_circuit(state: str, data: dict[str, Any], words: str) -> None:
     """The text of a task run shows its attempts, its circuit, and the last error unless the task run is completed."""
-    assert said(run(1, "a", state, **data))["run:a"] == words
+    assert said(run(1, "a", state, **data))["r1#a:run"] == words
 
 
 def test_a_job_says_where_it_is_worked_on() -> None:
     """The text of a job shows its worker and its retries."""
-    held = row(1, "job", "job:a", data={"worker_id": "worker:local", "retry_count": 2, "max_retries": 4})
-    assert said(held) == {"job:a": "on worker local, retry 2 of 4"}
-    assert said(row(1, "job", "job:a", data={"retry_count": 0})) == {"job:a": ""}
+    held = row(1, "job", "r1#a:job", data={"worker_id": "worker:local", "retry_count": 2, "max_retries": 4})
+    assert said(held) == {"r1#a:job": "on worker local, retry 2 of 4"}
+    assert said(row(1, "job", "r1#a:job", data={"retry_count": 0})) == {"r1#a:job": ""}
 
 
 def test_a_worker_says_how_full_it_is() -> None:
@@ -279,7 +277,7 @@ def test_the_tree_and_the_list_have_these_words() -> None:
         row(1, "workstream", STREAM, state="executing", data={"tasks": 1}),
         task(2, "a", "IN_PROGRESS", claimed_by="a"),
         run(3, "a", "IN_PROGRESS", attempts=1),
-        row(4, "job", "job:a", "task:a", state="running", data={"worker_id": "worker:local"}),
+        row(4, "job", "r1#a:job", "r1#a", state="running", data={"worker_id": "worker:local"}),
         row(5, "worker", "worker:local", state="busy", data={"active_tasks": 1, "max_concurrent_tasks": 1}),
         row(6, "session", "a"),
     ]
@@ -290,12 +288,12 @@ def test_the_tree_and_the_list_have_these_words() -> None:
         ("a", ""),
     ]
     (shown,) = nodes[0].children
-    assert (shown.id, shown.note) == ("task:a", "held by a, attempt 1 of 5")
+    assert (shown.id, shown.note) == ("r1#a", "held by a, attempt 1 of 5")
     assert [(one.id, one.note) for one in shown.children] == [
-        ("run:a", "attempt 1 of 5"),
-        ("job:a", "on worker local"),
+        ("r1#a:run", "attempt 1 of 5"),
+        ("r1#a:job", "on worker local"),
     ]
-    assert {one.id: one.note for one in ps(rows, now=9.0)}["task:a"] == "held by a, attempt 1 of 5"
+    assert {one.id: one.note for one in ps(rows, now=9.0)}["r1#a"] == "held by a, attempt 1 of 5"
 
 
 # ------------------------------------------------------------------------------------------------------ dead letters
@@ -309,11 +307,6 @@ def test_the_exhausted_are_counted_over_all_their_runs() -> None:
         task(5, "c", "FAILED"),
     )
     assert dead_letters(rows) == (
-        DeadLetter(task="a", entity_id="task:a", workstream=STREAM, attempts=7, runs=2, last_error="no compiler"),
-        DeadLetter(task="c", entity_id="task:c", workstream=STREAM, attempts=0, runs=0, last_error=""),
+        DeadLetter(task="a", entity_id="r1#a", workstream=STREAM, attempts=7, runs=2, last_error="no compiler"),
+        DeadLetter(task="c", entity_id="r1#c", workstream=STREAM, attempts=0, runs=0, last_error=""),
     )
-
-
-def test_a_plan_knows_a_task_by_its_name() -> None:
-    """``plan_name`` returns the name that a plan uses: the part of a task's id after the kind."""
-    assert (plan_name("task:build"), plan_name("build")) == ("build", "build")

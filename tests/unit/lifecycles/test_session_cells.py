@@ -58,21 +58,13 @@ from supervisor.lifecycles.events import (
     UrgentMessage,
     WorktreeReady,
 )
-from supervisor.lifecycles.session import (
-    SESSION,
-    Ending,
-    Message,
-    Request,
-    Session,
-    SessionData,
-    SessionLimits,
-    backoff_ms,
-    stale,
-)
+from supervisor.lifecycles.session import SESSION, Message, Request, Session, SessionData, backoff_ms, stale
 from supervisor.lifecycles.types import (
     AbortReason,
     DeliveryPoint,
+    Ending,
     Exit,
+    SessionLimits,
     TerminationStage,
     TransitionReason,
     Verdict,

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from supervisor.lifecycles.session import SessionLimits
-from supervisor.lifecycles.types import AbortPolicy, StageBudgets
+from supervisor.lifecycles.types import AbortPolicy, SessionLimits, StageBudgets
 from supervisor.plans import (
     AgentConfig,
     BadPlan,
@@ -156,7 +155,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "an unknown key at the top": (
         AGENTS + "wibble: 1\ntasks: [{id: t, agent: build}]",
-        "plan.yaml:2: wibble: unknown key; the keys here are agents, tasks, max_sessions, drain_s, policy, limits",
+        "plan.yaml:2: wibble: unknown key; the keys here are agents, tasks, max_sessions, max_sessions_total, drain_s, policy",
     ),
     "an unknown key of a ladder": (
         AGENTS + "policy:\n  ladder:\n    kil_s: 1\ntasks: [{id: t, agent: build}]",
@@ -268,6 +267,14 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     "a name with a slash": (
         AGENTS + "tasks: [{id: a/b, agent: build}]",
         "plan.yaml:2: tasks[0].id: 'a/b' cannot be a name: it must begin with a letter or a digit",
+    ),
+    "a name with the mark behind a run": (
+        AGENTS + "tasks: [{id: 'a#b', agent: build}]",
+        "plan.yaml:2: tasks[0].id: 'a#b' cannot be a name: it must begin with a letter or a digit",
+    ),
+    "a name like that of a run": (
+        AGENTS + "tasks: [{id: r12, agent: build}]",
+        "plan.yaml:2: tasks[0].id: 'r12' has the form of the id of a run, which commands would take it for; rename",
     ),
     "an agent's name with a space": (
         "agents:\n  a b: {adapter: scripted}\ntasks: [{id: t, agent: a b}]",

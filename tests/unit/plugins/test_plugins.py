@@ -133,7 +133,7 @@ async def test_a_plugin_that_fails_changes_nothing(tmp_path: Path) -> None:
     assert {one.id: one.outcome for one in result.tasks.values()} == {
         one.id: one.outcome for one in alone.tasks.values()
     }
-    for entity in ("task:good", "task:bad", "good", "bad"):
+    for entity in ("r1#good", "r1#bad", "good", "bad"):
         assert states_of(run.events(), entity) == states_of(without.events(), entity)
     counts = {one.name: one.counts for one in run.sup.core.plugins.reports()}
     assert counts["Broken"].failed == counts["Broken"].calls > 0
@@ -297,9 +297,9 @@ async def test_opinions_reach_the_plan(tmp_path: Path) -> None:
     # Who is in the backlog first may be claimed before the next one is in it; the others are there by the second claim.
     assert "two" in (tmp_path / "order").read_text().split()[:2]
     facts = {(one.event, one.entity_id): one.metadata for one in run.events() if one.outcome == "fact"}
-    assert facts["Ranked", "task:two"] == {"priority": 7, "planned": 0}
-    assert facts["Escalated", "task:hard"] == {"agent": "late", "planned": "sh"}
-    assert data_of(run.row("task:hard")).claims == 2
+    assert facts["Ranked", "r1#two"] == {"priority": 7, "planned": 0}
+    assert facts["Escalated", "r1#hard"] == {"agent": "late", "planned": "sh"}
+    assert data_of(run.row("r1#hard")).claims == 2
 
 
 # ------------------------------------------------------------------------------------------------------- adapters

@@ -374,7 +374,7 @@ def task_left(seq: int) -> Append:
     """Return an append of the task of a plan that a dead supervisor left open."""
     data = TaskData(workstream="1.1", name="left", digest="")
     born = msgspec.structs.replace(
-        record(seq), entity_type="task", entity_id="task:left", entity_seq=1, event="Born", outcome="born"
+        record(seq), entity_type="task", entity_id="r1#left", entity_seq=1, event="Born", outcome="born"
     )
     told = msgspec.structs.replace(born, to_status="OPEN", actor="plan", metadata=msgspec.to_builtins(data))
     return Append(record=told, parent_id=None, state="OPEN", data=msgspec.json.encode(data))
@@ -392,7 +392,7 @@ async def test_tasks_that_nobody_took_up_do_not_keep_an_end(tmp_path: Path, left
     settings = quick_settings().model_copy(update={"drain_s": 0.01})
     with pytest.raises(left_by or JournalUnavailable):
         async with supervising(tmp_path, journal=journal, settings=settings) as run:
-            assert run.sup.core.recovered_work.work == {"task:left"}
+            assert run.sup.core.recovered_work.work == {"r1#left"}
             await run.sup.start_session("s", agent=answers)
             disk_of(run).broken = True
             if left_by is not None:
@@ -418,7 +418,7 @@ async def test_a_plan_ends_with_its_journal(tmp_path: Path) -> None:
 
             async with anyio.create_task_group() as group:
                 group.start_soon(ends_with, runner.run(plan))
-                await wait_for_record(run.sup, "all_tasks_created", "workstream:plan")
+                await wait_for_record(run.sup, "all_tasks_created", "r1")
                 disk_of(run).broken = True
                 group.start_soon(ends_with, runner.commands.approve("a", by="operator:me"))
                 await run.sup.degraded()
@@ -434,14 +434,14 @@ async def test_a_plan_is_given_up_without_its_disk(tmp_path: Path) -> None:
     async with supervising(tmp_path, journal=FailingJournal, settings=settings, agents=agents) as run:
         async with anyio.create_task_group() as group:
             group.start_soon(run_plan(run.sup, plan).wait)
-            await wait_for_record(run.sup, "started", "task:a")
+            await wait_for_record(run.sup, "started", "r1#a")
             disk_of(run).broken = True
             group.cancel_scope.cancel()
         assert run.sup.outage is not None
         disk_of(run).broken = False
         await run.sup.recovered()
         await run.sup.session("a").abort(reason="the test is over")
-    assert run.row("task:a").state == "CANCELLED"
+    assert run.row("r1#a").state == "CANCELLED"
 
 
 class DownWhenDone(FailingJournal):
@@ -477,7 +477,7 @@ async def test_what_was_saved_of_a_task_stays_where_its_end_is_lost(
             group.start_soon(abandon)
             with suppress(JournalUnavailable):
                 await run_plan(run.sup, plan)
-    assert run.row("task:a").state == "IN_PROGRESS"
+    assert run.row("r1#a").state == "IN_PROGRESS"
     assert forgotten == []
 
 
@@ -489,7 +489,7 @@ async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> N
             await fail(run)
             pool = WorkerPool(run.sup.core, {}, 1)
             async with anyio.create_task_group() as group:
-                group.start_soon(pool.start, "workstream:w", supervision.HOST)
+                group.start_soon(pool.start, "r1", supervision.HOST)
                 await anyio.wait_all_tasks_blocked()
                 run.sup.core.journal_writer.abandon()
             assert pool.free() == []
@@ -638,7 +638,7 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     await journal.close()
     assert [json.loads(line) for line in out.getvalue().splitlines()][1:] == [
         {"outage": None},
-        {"ok": True, "outcome": "completed", "error": "", "output": "", "tasks": []},
+        {"run": "", "ok": True, "outcome": "completed", "error": "", "output": "", "tasks": []},
     ]
 
 

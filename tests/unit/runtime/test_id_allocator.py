@@ -44,3 +44,12 @@ def test_what_was_below_a_session_is_forgotten_with_it() -> None:
     kept = len(names)
     names.drop_below("lead")
     assert len(names) == kept - 1
+
+
+def test_a_number_follows_the_highest_that_was_used() -> None:
+    """``number`` never gives a number again, also where lower ones are free; other ids with the prefix do not count."""
+    names = IdAllocator({"r1", "r4", "r1#fix", "r9x", "r", "run-7"})
+    kept = len(names)
+    assert [names.number("r") for _ in range(2)] == ["r5", "r6"]
+    assert IdAllocator().number("r") == "r1"
+    assert len(names) == kept  # only the highest number is stored

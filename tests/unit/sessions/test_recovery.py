@@ -15,11 +15,11 @@ from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
-from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, SessionLimits, backoff_ms
+from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, backoff_ms
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.turn import Turn, TurnData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Exit, LifecycleEvent, Verdict
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, Exit, LifecycleEvent, SessionLimits, Verdict
 from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.plans import AcceptanceConfig, AgentConfig, Plan, Settings, TaskConfig
 from supervisor.plans.earlier_runs import continued, digest_of, find_earlier_runs, grown, resumed_ids
@@ -267,11 +267,11 @@ def row_of(kind: str, entity_id: str, state: str, data: object, *, ended: bool =
 
 def rows_of(plan: Plan, stream: str, *states: str, ended: bool = False) -> list[EntityRow]:
     """Return the rows of a workstream and of its tasks in these states."""
-    rows = [row_of("workstream", stream, "executing", WorkstreamData(tasks=len(states)), ended=ended)]
+    rows = [row_of("workstream", stream, "executing", WorkstreamData(name="plan", tasks=len(states)), ended=ended)]
     for task, state in zip(plan.tasks, states, strict=True):
         holder = task.id if state != "OPEN" else ""
         data = TaskData(workstream=stream, name=task.id, digest=digest_of(task, plan), claimed_by=holder)
-        rows.append(row_of("task", f"task:{task.id}", state, data, ended=state == "CLOSED"))
+        rows.append(row_of("task", f"r1#{task.id}", state, data, ended=state == "CLOSED"))
     return rows
 
 
@@ -285,13 +285,13 @@ def test_a_plan_continues_its_interrupted_run() -> None:
         "two": "IN_PROGRESS",
         "three": "OPEN",
     }
-    assert resumed_ids(plan, rows) == {"task:one", "task:two", "task:three", "one", "two", "1.1"}
+    assert resumed_ids(plan, rows) == {"r1#one", "r1#two", "r1#three", "one", "two", "1.1"}
 
 
 def test_what_has_failed_rests_once_its_workstream_has_ended() -> None:
     """A failed task is at rest only if its workstream has ended; otherwise it may be tried again."""
     plan = plan_of(one="1")
-    assert at_rest(rows_of(plan, "1.1", "FAILED", ended=True)) == {"task:one"}
+    assert at_rest(rows_of(plan, "1.1", "FAILED", ended=True)) == {"r1#one"}
     assert at_rest(rows_of(plan, "1.1", "FAILED")) == set()
 
 
@@ -302,8 +302,8 @@ def test_what_a_workstream_had_when_it_ended_is_left_over(ended: bool) -> None:
     plan = plan_of(one="1", two="2", three="3")
     rows = rows_of(plan, "1.1", "CLOSED", "IN_PROGRESS", "OPEN", ended=ended)
     rows += [row_of("session", one, "Running", SessionData(id=one, agent="a")) for one in ("two", "another")]
-    rows += [msgspec.structs.replace(row_of("run", "run:two", "IN_PROGRESS", TaskRunData()), parent_id="task:two")]
-    assert left_over(rows) == ({"task:two", "task:three", "two", "run:two"} if ended else set())
+    rows += [msgspec.structs.replace(row_of("run", "r1#two:run", "IN_PROGRESS", TaskRunData()), parent_id="r1#two")]
+    assert left_over(rows) == ({"r1#two", "r1#three", "two", "r1#two:run"} if ended else set())
 
 
 def test_a_plan_may_have_grown() -> None:
@@ -329,9 +329,9 @@ def test_another_plan_continues_nothing(plan: Plan) -> None:
 )
 def test_the_reason_why_a_run_is_not_continued_is_told(now: Plan, why: str) -> None:
     """The newest run of a plan counts its tasks by state, and names the difference to another plan."""
-    rows = rows_of(plan_of(one="1", two="2"), "workstream:plan-2", "CLOSED", "IN_PROGRESS")
+    rows = rows_of(plan_of(one="1", two="2"), "r2", "CLOSED", "IN_PROGRESS")
     earlier = find_earlier_runs(rows).by_name["plan"]
-    assert earlier.words == "workstream:plan-2 (executing: 1 completed, 1 open)"
+    assert earlier.words == "run r2 (executing: 1 completed, 1 open)"
     assert earlier.rest == "two (IN_PROGRESS)"
     assert earlier.why_not_continued(now, now) == why
 
@@ -340,7 +340,7 @@ def test_a_changed_task_is_done_again_with_what_depends_on_it() -> None:
     """A resumed run keeps closed tasks whose entry is unchanged, unless they depend on a task that has changed."""
     named = [("base", ()), ("lone", ()), ("top", ("base",)), ("tip", ("top",))]
     tasks = [TaskConfig(id=one, agent="a", prompt=one, depends_on=needed) for one, needed in named]
-    rows = rows_of(Plan(agents=AGENTS, tasks=tuple(tasks)), "workstream:plan", *["CLOSED"] * 4)
+    rows = rows_of(Plan(agents=AGENTS, tasks=tuple(tasks)), "r1", *["CLOSED"] * 4)
     plan = Plan(agents=AGENTS, tasks=(tasks[0].model_copy(update={"prompt": "other"}), *tasks[1:]))
     previous = find_previous_run(plan, plan, rows)
     assert previous is not None
@@ -393,12 +393,12 @@ def split_rows(plan: Plan, *parts: TaskConfig) -> list[EntityRow]:
         parts=plain_subtasks(parts),
     )
     born = [
-        TaskData(workstream="1.1", name=one.id, digest=digest_of(one, plan), part_of=f"task:{first.id}")
+        TaskData(workstream="1.1", name=one.id, digest=digest_of(one, plan), part_of=f"r1#{first.id}")
         for one in whole.tasks[0].subtasks
     ]
     rows = rows_of(plan.model_copy(update={"tasks": tuple(rest)}), "1.1", *["OPEN"] * len(rest))
-    rows.append(row_of("task", f"task:{first.id}", "WAITING_FOR_SUBTASKS", data))
-    return rows + [row_of("task", f"task:{one.name}", "OPEN", one) for one in born]
+    rows.append(row_of("task", f"r1#{first.id}", "WAITING_FOR_SUBTASKS", data))
+    return rows + [row_of("task", f"r1#{one.name}", "OPEN", one) for one in born]
 
 
 PART = TaskConfig(id="part", prompt="do it", acceptance=(AcceptanceConfig(file_exists="x"),))

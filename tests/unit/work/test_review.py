@@ -69,7 +69,7 @@ async def test_approved_work_is_closed(tmp_path: Path) -> None:
     recorded."""
     result, run = await carried_out(tmp_path, plan_of(f"cat > asked; ls > there; echo fine; echo '{APPROVE}'"))
     assert result.ok
-    assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+    assert states_of(run.events(), "r1#t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     assert states_of(run.events(), "t/review")[-1] == "Stopped"
     (fact,) = facts(run)
     assert (fact["agent"], fact["approved"], fact["session_id"]) == ("critic", True, "t/review")
@@ -81,11 +81,11 @@ async def test_rejected_work_fails_for_good(tmp_path: Path) -> None:
     """Rejected work fails like a failed test: no other attempt follows, and the findings are the reason."""
     result, run = await carried_out(tmp_path, plan_of(f"echo '{REJECT}'"))
     assert result.tasks["t"].error == "rejected by review: no test; wrong name"
-    assert states_of(run.events(), "task:t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "FAILED"]
-    assert states_of(run.events(), "run:t")[-1] == RunState.CIRCUIT_OPEN.value
-    assert data_of(run.row("task:t")).last_failure == "rejected by review: no test; wrong name"
+    assert states_of(run.events(), "r1#t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "FAILED"]
+    assert states_of(run.events(), "r1#t:run")[-1] == RunState.CIRCUIT_OPEN.value
+    assert data_of(run.row("r1#t")).last_failure == "rejected by review: no test; wrong name"
     assert facts(run)[0]["findings"] == ["no test", "wrong name"]
-    assert run.transitions("validation_failed", "job:t")[0].metadata["failed_rules"] == ["no test", "wrong name"]
+    assert run.transitions("validation_failed", "r1#t:job")[0].metadata["failed_rules"] == ["no test", "wrong name"]
 
 
 async def test_a_verdict_that_cannot_be_read_is_asked_for_once_more(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_an_abort_ends_the_review_too(tmp_path: Path) -> None:
             receipt = await run.sup.abort("t", AbortScope.SESSION, reason="enough")
             assert receipt.survivors == 0
     assert results[0].tasks["t"].outcome == "aborted"
-    assert states_of(run.events(), "task:t")[-1] == "CANCELLED"
+    assert states_of(run.events(), "r1#t")[-1] == "CANCELLED"
 
 
 async def test_the_plan_has_a_reviewer_for_all(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class ArchiveChecker:
         self._over.clear()
 
     def _check(self, workstream: str, state: str, seq: int) -> None:
-        file = self._files.get(workstream.replace(":", "-"))
+        file = self._files.get(workstream)
         if file is None:
             self._say("archive_preservation", workstream, f"is {state}, and no file of the archive has it")
             return

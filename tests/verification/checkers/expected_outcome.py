@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from supervisor.lifecycles.session import SessionLimits
+from supervisor.lifecycles.types import SessionLimits
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.policies.liveness import Liveness

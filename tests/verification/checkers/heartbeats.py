@@ -28,7 +28,7 @@ class HeartbeatChecker:
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
         self.lost_tasks: set[str] = set()
-        """Names of workstreams that lost a worker while the worker had tasks."""
+        """Workstreams that lost a worker while the worker had tasks."""
         self._streams: dict[str, str] = {}
         """Workstream of each worker."""
         self._states: dict[str, str] = {}
@@ -89,7 +89,7 @@ class HeartbeatChecker:
         record, worker = one.record, one.record.entity_id
         if record.outcome == "born":
             self._misses[worker] = int(record.metadata["misses_max"])
-            self._streams[worker] = str(record.metadata["workstream"]).removeprefix("workstream:").partition("-")[0]
+            self._streams[worker] = str(record.metadata["workstream"])
         elif record.outcome == "transition" and record.event == "health_check_timeout":
             self._check_lost(worker, int(record.metadata["missed"]), at_s)
             if record.from_status == "busy":

@@ -73,6 +73,8 @@ class MetadataChecker:
 
     def __init__(self, say: Say, bound_s: float, now: Callable[[], float]) -> None:
         self._say, self._bound_s, self._now = say, bound_s, now
+        self._names: dict[str, str] = {}
+        """Names of the plans, by workstream."""
         self._plans: dict[str, Plan] = {}
         """Plans by the name of their workstream."""
         self._slots: dict[str, list[tuple[float, dict[str, int]]]] = {}
@@ -113,6 +115,8 @@ class MetadataChecker:
         record = one.record
         self._look(record.entity_id, at_s)
         match record.entity_type, record.outcome:
+            case "workstream", "born":
+                self._names[record.entity_id] = str(record.metadata["name"])
             case "task", "born":
                 self._task_born(record, one.state, config)
             case "run", "born":
@@ -155,7 +159,7 @@ class MetadataChecker:
         self._due.setdefault((entity_id, what), (self._now() + seconds + self._bound_s, why))
 
     def _plan(self, stream: str) -> Plan | None:
-        return self._plans.get(_stream(stream))
+        return self._plans.get(self._names.get(stream, ""))
 
     # ------------------------------------------------------------------ births
     def _task_born(self, record: LifecycleEvent, state: str, config: Callable[[str], TaskConfig | None]) -> None:
@@ -212,7 +216,7 @@ class MetadataChecker:
         stream = str(record.metadata["workstream"])
         self._under_way.add(stream)
         self._unblock()  # what it was blocked on may have been closed under a supervisor before
-        known = self._slots.get(_stream(stream), [])
+        known = self._slots.get(self._names.get(stream, ""), [])
         before = [slots for since_s, slots in known if since_s < at_s]
         changed = [slots for since_s, slots in known if abs(since_s - at_s) <= ROUNDING_S]  # just then
         name, given = record.entity_id.removeprefix("worker:"), record.metadata["max_concurrent_tasks"]
@@ -401,8 +405,3 @@ class MetadataChecker:
         seconds = float(run.limits["cooldown_s" if run.state == "CIRCUIT_OPEN" else "max_delay_s"])
         seconds = max(seconds, run.delay_s)  # a provider may have announced a longer wait
         self._wait(job_id, "delay", seconds, "waits for another try")
-
-
-def _stream(stream_id: str) -> str:
-    """Return the name of a workstream in its plan."""
-    return stream_id.removeprefix("workstream:").partition("-")[0]

@@ -14,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from supervisor.lifecycles.session import SessionLimits
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, SessionLimits
 from supervisor.plans import Plan, TaskConfig
 from supervisor.plans.tasks import every_task
 from supervisor.policies.liveness import Liveness
@@ -129,6 +128,8 @@ class TaskChecker:
         """Tasks by name and workstream."""
         self._moved: dict[str, int] = {}
         """Sequence number of the last record with which a plan run moved each workstream."""
+        self._names: dict[str, str] = {}
+        """Name of the plan of each workstream."""
         self._resumed: dict[str, str] = {}
         """Workstream that each workstream resumes."""
         self._states: dict[str, tuple[str, str]] = {}
@@ -280,6 +281,7 @@ class TaskChecker:
         self._states[record.entity_id] = (record.entity_type, one.state)
         if record.entity_type == "workstream" and record.outcome == "born":
             self._resumed[record.entity_id] = str(record.metadata["resumes"])
+            self._names[record.entity_id] = str(record.metadata["name"])
         if record.entity_type == "workstream" and record.actor == ACTOR:
             self._moved[record.entity_id] = record.seq
         if record.entity_type == "task":
@@ -399,7 +401,8 @@ class TaskChecker:
     def check_expected(self, session: SessionLimits = USUAL, liveness: Liveness = WATCHED) -> None:
         """Check that every task ended as expected; called only if nothing interfered. Plans that lost a worker with its
         tasks are not checked."""
-        for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in self.heartbeats.lost_tasks]:
+        lost = {self._names.get(stream) for stream in self.heartbeats.lost_tasks}
+        for plan, tasks in [one for one in self._plans.values() if one[0].workstream not in lost]:
             given_up_s = self._given_up_s(tasks)
             for task in tasks.values():
                 self._check_times(plan, task, given_up_s)
