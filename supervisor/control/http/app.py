@@ -26,8 +26,8 @@ from supervisor.ports.version import installed_version
 
 _DESCRIPTION: Final = (
     "The HTTP API of a running supervisor of AI agent sessions. Ids look like `lead` (a session), `lead/docs` (its "
-    "child session), `lead:t1` (a turn), `lead:t1:c2` (a tool call), `r1` (a run of a plan), `r1#fix` (a task of it; `#` is `%23` in a path). Every error has the body "
-    '`{"error": {"code", "message", "field", "fix"}}`.'
+    "child session), `lead:t1` (a turn), `lead:t1:c2` (a tool call), `r1` (a run of a plan), `r1#fix` (a task of it; "
+    '`#` is `%23` in a path). Every error has the body `{"error": {"code", "message", "field", "fix"}}`.'
 )
 
 

@@ -22,8 +22,7 @@ from supervisor.diagnostics.task_status import DeadLetter
 from supervisor.diagnostics.tool_calls import ToolCall
 from supervisor.diagnostics.tree_view import Node
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
-from supervisor.lifecycles.session import Ending
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import Ending, LifecycleEvent
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_plan import (
     AbortPlan,
@@ -43,9 +42,7 @@ from supervisor.policies.permissions import OpenPermission
 from supervisor.ports import Compacted, UnidentifiedProcess
 from supervisor.ports.outages import Outage, Shortage
 
-_ID: Final = (
-    "the id of the entity, such as lead (a session), lead:t1 (a turn), lead:t1:c2 (a tool call) or r1#fix (a task)"
-)
+_ID: Final = "the id of the entity: lead (a session), lead:t1 (a turn), lead:t1:c2 (a tool call), r1#fix (a task), ..."
 _KIND: Final = "the kind of the entity: session, agent, turn, tool, permission, task, run, job, workstream or worker"
 _STATE: Final = "the state in the entity's state table; open for a tool call"
 _LINE: Final = {

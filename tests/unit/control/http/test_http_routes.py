@@ -124,7 +124,7 @@ async def test_commands_about_tasks_have_a_reply_for_each_task() -> None:
         error(await client.post(f"{V1}/tasks/cancel", json={}), 422, "bad")
         subtasks = "[{id: part, agent: helpful, prompt: do it}]"
         parts = await client.post(f"{V1}/tasks/split", json={"task": "a", "subtasks": subtasks})
-        assert parts.json()["items"][0]["answer"]["subtasks"] == ["task:part"]
+        assert parts.json()["items"][0]["answer"]["subtasks"] == ["r1#part"]
 
 
 async def test_a_key_makes_a_command_take_effect_once() -> None:
