@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         AbortScope,
         CancelMode,
         DeliveryPoint,
+        HeldBy,
         InvalidArgument,
         LifecycleEvent,
         RecordId,
@@ -155,6 +156,7 @@ __all__ = [
     "ErrorReport",
     "Explanation",
     "HandBackConfig",
+    "HeldBy",
     "HttpOptions",
     "Inspected",
     "InvalidArgument",
@@ -247,8 +249,8 @@ _NAMES = {
     "supervisor.host.services": "ServiceFailed",
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
-        "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint InvalidArgument LifecycleEvent RecordId "
-        "StageBudgets TransitionReason UnknownValue"
+        "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint HeldBy InvalidArgument LifecycleEvent "
+        "RecordId StageBudgets TransitionReason UnknownValue"
     ),
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "

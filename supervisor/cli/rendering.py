@@ -287,6 +287,8 @@ def inspected_text(seen: Inspected) -> str:
         lines.append(f"  open calls: {', '.join(seen.open_calls)}")
     if seen.checkpoint:
         lines.append(f"  checkpoint: {printable(seen.checkpoint)}")
+    if (held_by := seen.held_by) is not None:
+        lines.append(f"  held since {clock(held_by.since)} by {printable(f'{held_by.what}; {held_by.fix}')}")
     if seen.permissions:
         lines.append(f"  waits for a human: {', '.join(seen.permissions)}")
     if seen.cancelled_for:

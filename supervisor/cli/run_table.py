@@ -22,6 +22,7 @@ from rich.text import Text
 from supervisor.cli.rendering import counted, duration
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.state_times import StateTimes
+from supervisor.diagnostics.task_status import hold
 from supervisor.diagnostics.tree_view import Notes, VisualStates, waiting_permissions
 from supervisor.diagnostics.visual_state import VisualState
 from supervisor.lifecycles.session import Session
@@ -185,12 +186,13 @@ class RunTable:
             calls = [f'{name}:c{one["number"]} "{one["title"]}"' for one in turn_data.get("open") or ()]
         is_delayed = run is not None and bool(notes.task_status.delay(run))
         is_checked = run is not None and run.state == TaskRun.VALIDATING.value
+        is_held = task is not None and bool(hold(task, data_of(task)))
         step, outcome, reason = notes.of_session(row, data), notes.outcomes.of(row), notes.reason_of(row, data)
         if asked:
             parts = asked
         elif task is not None and is_delayed:
             parts = [notes.task_status.step(task), str(run_data.get("last_error", ""))]
-        elif task is not None and task.state == Task.DONE.value:
+        elif task is not None and (task.state == Task.DONE.value or is_held):
             parts = [notes.of(task, data_of(task))]
         else:
             is_named = is_checked or run_data.get("attempts", 0) > 1
@@ -205,21 +207,21 @@ class RunTable:
         elif visual is not None and (row.state in _AGENT_WORKS or visual is VisualState.MERGING):
             word, style = visual.value, _STYLES.get(visual.colour, visual.colour)
         return TableLine(
-            group=Group.WAITS if (cools or is_delayed) and not asked else Group.RUNS,
+            group=Group.WAITS if (cools or is_delayed or is_held) and not asked else Group.RUNS,
             name=row.id,
             state=word,
             since=row.born_at,
             doing=", ".join(part for part in parts if part),
             style=style,
             indicator=visual.indicator if visual is not None else " ",
-            wraps=bool(asked) or is_delayed or cools,
+            wraps=bool(asked) or is_delayed or cools or is_held,
         )
 
     def _of_task(self, row: EntityRow, run: EntityRow | None, notes: Notes) -> TableLine:
         status = notes.task_status
         is_delayed = bool(status.delay_of_claim(row) or (run is not None and status.delay(run)))
         group = Group.RUNS if row.state in _HELD else Group.QUEUED
-        if row.state in _PERSON or is_delayed:
+        if row.state in _PERSON or is_delayed or hold(row, data_of(row)):
             group = Group.WAITS
         style = "yellow" if group is Group.WAITS else "dim"
         doing, since = notes.of(row, data_of(row)), self.times.entered(row)

@@ -31,6 +31,7 @@ from typing import Final
 
 import msgspec
 
+from supervisor.lifecycles.task import StepFreed, StepHeld
 from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import LifecycleEvent, RecordId
 
@@ -39,6 +40,7 @@ ABORT_RECORD: Final = "AbortRecord"
 fewer digits than the pattern allows."""
 _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
 """Events that end an entity; such an event of an entity that has already ended is a later cause."""
+_OBSTACLES: Final = frozenset({StepHeld.spelled, StepFreed.spelled})
 
 Events = Mapping[RecordId, LifecycleEvent] | Iterable[LifecycleEvent]
 BySeq = Mapping[RecordId, LifecycleEvent]
@@ -248,6 +250,10 @@ def _last_change(by_seq: BySeq, entity_id: str) -> LifecycleEvent:
 
 
 def _changes_state(record: LifecycleEvent) -> bool:
+    """Return whether the record changed the state of its entity, or said that an obstacle holds it, or does not any
+    more."""
+    if record.outcome == "transition" and record.event in _OBSTACLES:
+        return True
     return record.outcome == "born" or (record.outcome == "transition" and record.from_status != record.to_status)
 
 

@@ -18,7 +18,7 @@ from supervisor.lifecycles.run_ids import name_of_task
 from supervisor.lifecycles.session import Session, backoff_ms
 from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.task_run import CooldownExpired, TaskRun, TaskRunData, probes_left
-from supervisor.lifecycles.types import Kind, SessionLimits
+from supervisor.lifecycles.types import HeldBy, Kind, SessionLimits
 from supervisor.ports import EntityRow
 
 WORK: Final = frozenset({Kind.WORKSTREAM, Kind.TASK, Kind.RUN, Kind.JOB, Kind.WORKER})
@@ -122,13 +122,16 @@ class TaskStatus:
     # ------------------------------------------------------------------ tasks
     def _of_task(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
         yield self._outcomes.of(row)
-        if row.state in _ASKED:
+        yield hold(row, data)
+        if row.state == Task.PENDING_APPROVAL.value and data.get("approved_by"):
+            yield "" if hold(row, data) else "its work is being merged"
+        elif row.state in _ASKED:
             yield f"{_ASKED[row.state]}: {self._command('approve', row.id)}"
         elif row.state in _HELD:
             yield f"held by {data.get('claimed_by')}"
             yield self.step(row)
         elif row.state == Task.DONE.value:
-            yield "its work is being merged"
+            yield "" if hold(row, data) else "its work is being merged"
         elif not row.ended and row.state != Task.FAILED.value:
             waits = list(self._unmet(row, data))
             release = f": {self._command('task unblock', row.id)}" if row.state == Task.BLOCKED.value else ""
@@ -260,6 +263,16 @@ class TaskStatus:
 def dead_letters(rows: Iterable[EntityRow]) -> tuple[DeadLetter, ...]:
     """Return the tasks that were given up, in the order of birth."""
     return tuple(TaskStatus(rows).dead_letters())
+
+
+def hold(row: EntityRow, data: Mapping[str, Any]) -> str:
+    """Return a text about the obstacle that holds the next step of a task: what it is, since when, and what removes it;
+    ``""`` if there is none."""
+    if row.ended or not data.get("held_by"):
+        return ""
+    held_by = msgspec.convert(data["held_by"], HeldBy)
+    again = f"tried again every {held_by.pause_s:.0f} s"
+    return f"held since {time_of_day(held_by.since)} by {held_by.what}; {held_by.fix} ({again})"
 
 
 # ---------------------------------------------------------------------------------------------- runs, jobs, workers

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from supervisor.lifecycles.types import Ending
+from supervisor.lifecycles.types import Ending, HeldBy
 
 
 class VisualState(Enum):
@@ -108,7 +108,8 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     ``stopping``, and ``reason`` is the reason of a stop. ``queued`` counts the messages in the mailbox by lane,
     ``open_calls`` are the turn's open calls, ``permissions`` the requests that wait for a person; ``agent`` is the id
     of the current agent. ``checkpoint`` is the checkpoint of a run, or the checkpoint with which a session begins.
-    ``ending`` is the stage in which the termination of a session is, and its deadline. A task that an earlier
+    ``held_by`` is the obstacle outside of the work that holds the next step of a task; ``ending`` is the stage in which
+    the termination of a session is, and its deadline. A task that an earlier
     supervisor left, and that no plan has continued yet, has neither mailbox nor tasks.
     """
 
@@ -130,4 +131,5 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     open_calls: tuple[str, ...] = ()
     permissions: tuple[str, ...] = ()
     checkpoint: str = ""
+    held_by: HeldBy | None = None
     ending: Ending | None = None

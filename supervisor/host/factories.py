@@ -33,8 +33,9 @@ from supervisor.processes.descriptors import agent_spare, transcripts_max
 from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.sessions.agent_connection import Delegate
+from supervisor.sessions.connection import Connection
 from supervisor.sessions.inprocess import FunctionConnection
-from supervisor.sessions.live_session import Connection, LiveSession
+from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.process_connection import ProcessConnection
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.workspaces.directory import DirectoryWorkspace

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.lifecycles.types import AbortReason, TransitionReason
+from supervisor.lifecycles.types import AbortReason, HeldBy, TransitionReason
 
 
 class Task(Enum):
@@ -97,7 +97,10 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     (``task_end``).
     ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its result
     (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings
-    of the failed claim before that.
+    of the failed claim before that. ``conflict`` is the commit of the
+    last claim that is in conflict with the target: the next claim begins with that commit, and the target merged in.
+    ``held_by`` is the obstacle that holds the task's next step, such as its merge,
+    and that is charged to nobody (rule 48).
     """
 
     max_retries: int = 3
@@ -122,6 +125,8 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     rest: str = ""
     delay_s: float = 0.0
     ended_as: str = ""
+    conflict: str = ""
+    held_by: HeldBy | None = None
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -306,10 +311,25 @@ class Closed(TaskEvent, frozen=True, kw_only=True):
 
 class VerificationRejected(TaskEvent, frozen=True, kw_only=True):
     """Event: verification rejected the result, or the result could not be merged; *reason* names the finding or the
-    conflict, *findings* is the text for the next claim."""
+    conflict, *findings* is the text for the next claim, *conflict* the commit that is in conflict with the target."""
 
     spelled = "verification_rejected"
     findings: str = ""
+    conflict: str = ""
+
+
+class StepHeld(TaskEvent, frozen=True, kw_only=True):
+    """Event: the next step of the task cannot be made now, because of *held_by*, which is outside of the work. The step
+    is made again; the task keeps its state, and nothing is charged."""
+
+    spelled = "held"
+    held_by: HeldBy
+
+
+class StepFreed(TaskEvent, frozen=True, kw_only=True):
+    """Event: the obstacle that held the step of the task is gone."""
+
+    spelled = "freed"
 
 
 class ApprovalRequested(TaskEvent, frozen=True, kw_only=True):
@@ -341,11 +361,12 @@ class ApprovalGranted(TaskEvent, frozen=True, kw_only=True):
 
 class ApprovalDenied(TaskEvent, frozen=True, kw_only=True):
     """Event: the person *by* denied the result, or approved what could not be merged; *findings* is the text for the
-    next claim."""
+    next claim, *conflict* the commit that is in conflict with the target."""
 
     spelled = "approval_denied"
     by: str
     findings: str = ""
+    conflict: str = ""
 
 
 Out = tuple[TaskData, tuple[Effect, ...]]
@@ -368,7 +389,7 @@ def hold(data: TaskData, event: Claimed) -> Out:
 
 
 def release(data: TaskData, event: Event) -> Out:
-    return replace(data, claimed_by="", waiting_for=(), approved_by=""), ()
+    return replace(data, claimed_by="", waiting_for=(), approved_by="", held_by=None), ()
 
 
 def keep_holder(data: TaskData, event: Unblocked) -> Out:
@@ -405,6 +426,8 @@ def keep_findings(data: TaskData, event: Failed | VerificationRejected | Approva
         failure=event.findings or event.reason,
         has_findings=bool(event.findings),
         findings_before=data.failure if data.has_findings else "",
+        # An agent that fails before there is a result has not resolved the conflict.
+        conflict=data.conflict if isinstance(event, Failed) and not event.findings else getattr(event, "conflict", ""),
     ), ()
 
 
@@ -414,11 +437,19 @@ def keep_loss(data: TaskData, event: Orphaned) -> Out:
 
 
 def keep_unmerged(data: TaskData, event: Closed | ApprovalGranted) -> Out:
-    return replace(data, unmerged=event.unmerged, rest=event.rest), ()
+    return replace(data, unmerged=event.unmerged, rest=event.rest, held_by=None), ()
 
 
 def keep_end(data: TaskData, event: Cancelled | Rejected) -> Out:
-    return replace(data, ended_as=event.outcome.value), ()
+    return replace(data, ended_as=event.outcome.value, held_by=None), ()
+
+
+def keep_obstacle(data: TaskData, event: StepHeld) -> Out:
+    return replace(data, held_by=event.held_by), ()
+
+
+def forget_obstacle(data: TaskData, event: StepFreed) -> Out:
+    return replace(data, held_by=None), ()
 
 
 def wait_for_others(data: TaskData, event: Blocked) -> Out:
@@ -437,6 +468,9 @@ def wait_for_nothing(data: TaskData, event: Event) -> Out:
     return replace(data, waiting_for=()), ()
 
 
+HELD = (
+    "a step that something outside of the work prevents is made again (rule 48); the specification knows no such wait"
+)
 IN_MERGE = "an end on purpose counts while the work is merged (rule 51); the specification only closes or rejects it"
 RESET = "a person's reset starts afresh; the specification resets the run and has no way back for its task"
 APPROVAL = (
@@ -445,6 +479,9 @@ APPROVAL = (
 FAILED_SUBTASK = "a failed subtask blocks its parent as an unresponsive one does; the specification knows no such edge"
 
 T = Task
+HELD_IN: Final = (T.OPEN, T.CLAIMED, T.IN_PROGRESS, T.WAITING_FOR_SUBTASKS, T.DONE, T.PENDING_APPROVAL)
+"""States with a step in the user's repository: a worktree is made, work is committed, or merged."""
+
 TASK: Machine[Task, TaskData] = Machine(
     "task",
     source="000",
@@ -552,5 +589,7 @@ TASK: Machine[Task, TaskData] = Machine(
         rule(ApprovalGranted, T.PENDING_APPROVAL, T.CLOSED, do=[keep_unmerged], extension=APPROVAL),
         rule(ApprovalDenied, T.PENDING_APPROVAL, T.FAILED, do=[keep_failure, keep_findings], extension=APPROVAL),
         rule(Cancelled, T.PENDING_APPROVAL, T.CANCELLED, do=[keep_end], extension=APPROVAL),
+        *(rule(StepHeld, state, state, do=[keep_obstacle], extension=HELD) for state in HELD_IN),
+        *(rule(StepFreed, state, state, do=[forget_obstacle], extension=HELD) for state in HELD_IN),
     ],
 )

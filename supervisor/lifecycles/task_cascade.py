@@ -98,6 +98,7 @@ class Circumstances(NamedTuple):
     Args:
         reason: text for the events that follow, where the leading event has none.
         findings: findings against the work, for the next claim.
+        conflict: the commit of the work that is in conflict with the target.
         rules: names of the rules that the work has failed.
         verdict: outcome of the turn that ended the attempt.
         orphaned_by: why the session or worker of the task is gone; ``""`` if it is there.
@@ -109,6 +110,7 @@ class Circumstances(NamedTuple):
 
     reason: str = ""
     findings: str = ""
+    conflict: str = ""
     rules: tuple[str, ...] = ()
     verdict: Verdict | None = None
     orphaned_by: str = ""
@@ -401,12 +403,13 @@ def fail_task(now: Situation) -> Event:
 
 
 def reject_task(now: Situation) -> Event:
-    return task.VerificationRejected(reason=now.reason, findings=now.given.findings)
+    return task.VerificationRejected(reason=now.reason, findings=now.given.findings, conflict=now.given.conflict)
 
 
 def deny_task(now: Situation) -> Event:
     data = now.states.task_data
-    return task.ApprovalDenied(by=data.approved_by, reason=f"approved, but {now.reason}", findings=now.given.findings)
+    reason, given = f"approved, but {now.reason}", now.given
+    return task.ApprovalDenied(by=data.approved_by, reason=reason, findings=given.findings, conflict=given.conflict)
 
 
 def close_task(now: Situation) -> Event:
@@ -445,9 +448,14 @@ ASK_APPROVAL: Final = Row(
 )
 """A task that stays DONE is to be merged (``pending_effect``)."""
 SUBTASKS_COMPLETED: Final = Row(task.SubtasksCompleted(reason="its subtasks are closed"), task=[T.WAITING_FOR_SUBTASKS])
-CLOSE_VERIFIED: Final = Row(
-    task.Closed(reason="verified; nobody goes on with its plan: what a worktree held is on its branch", unmerged=True),
-    task=[T.DONE],
+VERIFIED: Final = "verified; nobody goes on with its plan: what a worktree held is on its branch"
+CLOSE_VERIFIED: Final = (
+    Row(task.Closed(reason=VERIFIED, unmerged=True), task=[T.DONE]),
+    Row(
+        lambda now: task.ApprovalGranted(by=now.states.task_data.approved_by, reason=VERIFIED, unmerged=True),
+        task=[T.PENDING_APPROVAL],
+        when=lambda now: bool(now.states.task_data.approved_by),
+    ),
 )
 """The task is closed unmerged; a plan that resumes the run merges its work."""
 SESSION_ENDED: Final = "its session has ended"
@@ -584,7 +592,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         # -------------------------------------------------------------------------- it is ended on purpose
         Ended: (*END_TASK, *END_RUN, END_JOB),
         task_run.Skipped: (LEAD, END_JOB, *END_TASK),
-        PlanGivenUp: (CLOSE_VERIFIED, *END_TASK, *END_RUN, END_JOB),
+        PlanGivenUp: (*CLOSE_VERIFIED, *END_TASK, *END_RUN, END_JOB),
         Abandoned: (
             END_JOB,
             Row(cancel_run, run=LIVE_RUN, when=is_unjudged),
@@ -594,7 +602,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             ),
             Row(orphan_task, task=[T.IN_PROGRESS]),
             Row(lambda now: task.RecoveryFailed(reason=now.reason), task=[T.ORPHANED]),
-            CLOSE_VERIFIED,
+            *CLOSE_VERIFIED,
             *END_TASK,
         ),
     }

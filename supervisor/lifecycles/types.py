@@ -347,6 +347,26 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
         return final or self.transition_reason is TransitionReason.PERMANENT_ERROR
 
 
+class HeldBy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Obstacle outside of the work, such as a lock of another git, that holds a step of a task (rule 48).
+
+    ``what`` names the obstacle in the words after "held by"; ``fix`` is the command, or the act, that removes it.
+    ``path`` is the lock, the checkout or the directory; ``files`` are the files that differ there, as far as they are
+    listed. ``pid`` and ``program`` are the process that holds it, if that is known. ``since`` is the time since when it
+    holds the step (Unix time in seconds; 0: since the step was tried first). The step is tried again every ``pause_s``
+    seconds at most.
+    """
+
+    what: str
+    fix: str
+    path: str = ""
+    files: tuple[str, ...] = ()
+    pid: int = 0
+    program: str = ""
+    since: float = 0.0
+    pause_s: float = 0.0
+
+
 RecordId = NewType("RecordId", int)
 """Id of a record. Ids are ordered as the records of their journal, and opaque otherwise: only the journals, and
 ``supervisor.lifecycles.record_ids``, compute with them."""

@@ -74,6 +74,7 @@ from supervisor.ports.workspace import (
     Merge,
     Released,
     Workspace,
+    WorkspaceHeld,
     WorkspaceSpec,
 )
 
@@ -144,5 +145,6 @@ __all__ = [
     "Usage",
     "WallClock",
     "Workspace",
+    "WorkspaceHeld",
     "WorkspaceSpec",
 ]

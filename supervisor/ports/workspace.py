@@ -6,12 +6,28 @@ from typing import Final, Protocol
 
 import msgspec
 
+from supervisor.lifecycles.types import HeldBy
+
+
+class WorkspaceHeld(OSError):
+    """Error: something outside of the work, such as a lock of another git, prevents a step; nothing has changed. The
+    step says nothing about the work, and can be made when the obstacle is gone.
+
+    Args:
+        held_by: the obstacle.
+    """
+
+    def __init__(self, held_by: HeldBy) -> None:
+        super().__init__(f"held by {held_by.what}; {held_by.fix}")
+        self.held_by = held_by
+
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of a merge of a session's work: ``merged`` (*commit* is the new state of the target), ``nothing`` to
     merge, or ``refused``.
 
     *why* is the reason of a refusal, or the reason why nothing is to be merged; *files* are the files in conflict.
+    *conflicts*: the work contradicts the target, and can be merged when the conflict is resolved.
     """
 
     outcome: str
@@ -19,6 +35,7 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
     target: str = ""
     files: tuple[str, ...] = ()
     why: str = ""
+    conflicts: bool = False
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,14 +66,15 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     *owner* is the id of the task, *directory* the directory that the session's agent is configured for, *files* the
     paths in it that the task owns. *starts_at* is the checkpoint with which the workspace begins (``""``: the workspace
-    is used as it is). With *rollback* the workspace can be reset to its beginning; with *kept* it is not cleaned up
-    when its session ends.
+    is used as it is); with *merges_target* the target is merged in there, and a conflict is left standing. With
+    *rollback* the workspace can be reset to its beginning; with *kept* it is not cleaned up when its session ends.
     """
 
     owner: str = ""
     directory: str = ""
     files: tuple[str, ...] = ()
     starts_at: str = ""
+    merges_target: bool = False
     rollback: bool = False
     kept: bool = False
 
@@ -66,7 +84,10 @@ NO_WORKSPACE: Final = WorkspaceSpec()
 
 
 class Workspace(Protocol):
-    """Provider of directories for sessions, which also merges the work of the sessions."""
+    """Provider of directories for sessions, which also merges the work of the sessions.
+
+    Each step may raise ``WorkspaceHeld``: something outside of the work prevents the step, which has changed nothing.
+    """
 
     @property
     def temporary(self) -> bool:

@@ -57,7 +57,8 @@ from supervisor.policies.argument_checks import check_type, check_types
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.live_session import Connection, LiveSession, SessionPhase
+from supervisor.sessions.connection import Connection
+from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.termination import SLACK_S, stage_of_fates
 from supervisor.sessions.tool_calls import FOUND_LATER, NONE_FOUND

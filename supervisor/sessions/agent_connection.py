@@ -41,7 +41,8 @@ from supervisor.ports import Outcome
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.runtime.entity_registry import END_S
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.live_session import Connection, LiveSession
+from supervisor.sessions.connection import Connection
+from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.registry import SessionRegistry
 
 SHELL_KIND: Final = "execute"

@@ -66,6 +66,7 @@ def _entity_facts(registry: SessionRegistry, entity_id: str) -> dict[str, Any]:
         "turn": connection.turn_id if connection is not None else None,
         "open_calls": tuple(f"{entity_id}:c{call.number}" for call in getattr(data, "open", ())),
         "checkpoint": session.workspace_spec.starts_at if session is not None else getattr(data, "saved_as", ""),
+        "held_by": getattr(data, "held_by", None),
         "ending": getattr(data, "ending", None),
         "permissions": tuple(f"{entity_id}:p{one.number}" for one in getattr(data, "asking", ()) if one.asked),
     }

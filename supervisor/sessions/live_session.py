@@ -37,7 +37,7 @@ from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.entity_types import SESSION_KIND
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import SESSION, Session, SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, Kind, RecordId, Survivors, TerminationStage
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, HeldBy, Kind, RecordId, Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
 from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort, stage_deadlines
 from supervisor.policies.access import Rights
@@ -48,8 +48,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, EntityActor
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.connection import Connection as Connection
-from supervisor.sessions.connection import Monitor
+from supervisor.sessions.connection import Connection, Monitor
 
 _log = get_logger()
 
@@ -77,6 +76,7 @@ class AssignedTask(NamedTuple):
     ``charge_launch`` charges the next launch, which follows a launch that failed, to the plan: it is called with the
     error, and returns the reason why there is no next launch, or ``""``. ``charge_child`` does the same for a retry of
     a session below. ``note_stop`` is called with the request that ends the session, and the cause of the request.
+    ``note_obstacle`` is called with what holds the making of the session's workspace, and with ``None`` afterwards.
     ``state_dir`` is the state directory by which the agent's own process can reach these operations; ``""`` if it
     cannot.
     """
@@ -88,6 +88,7 @@ class AssignedTask(NamedTuple):
     charge_launch: Callable[[str], str]
     charge_child: Callable[[], str]
     note_stop: Callable[[AbortRequest, Cause], None]
+    note_obstacle: Callable[[HeldBy | None], None]
     state_dir: str
 
 

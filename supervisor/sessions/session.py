@@ -19,7 +19,12 @@ Example: a record of a session is durable with ``LaunchAgent(incarnation=2)``, a
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import TypeVar
+
+import anyio
+import msgspec
 
 from actors import ActorStopped, Context, Intensity, failpoint
 from actors.machine import Effect
@@ -54,7 +59,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.session import Message, Request, Session, SessionData
 from supervisor.lifecycles.turn import TurnData
-from supervisor.lifecycles.types import AbortPolicy, AbortReason, CancelMode, Exit, Verdict
+from supervisor.lifecycles.types import AbortPolicy, AbortReason, CancelMode, Exit, HeldBy, Verdict
 from supervisor.policies.turn_outcome import aborted_verdict, build_prompt
 from supervisor.ports import NO_WORKSPACE, Outcome, TranscriptSink
 from supervisor.ports.agent_profile import AgentProfile
@@ -63,6 +68,7 @@ from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.sessions.services import SessionServices
 from supervisor.sessions.termination import SessionTermination
 from supervisor.sessions.turn import TurnEntity
@@ -71,6 +77,7 @@ DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, TerminateSessi
 """Effects whose record becomes the cause of the agent's actions from then on."""
 
 _log = get_logger()
+_T = TypeVar("_T")
 
 
 class FailureCount:
@@ -253,13 +260,28 @@ class SessionEntity(LiveSession):
         try:
             workspace = self._services.workspace
             if self.workspace_spec != NO_WORKSPACE and self.state is Session.INITIALIZING:
-                await outlast_shortage(partial(workspace.begin, self.id, self.workspace_spec))
+                await self._make_step(partial(workspace.begin, self.id, self.workspace_spec))
             prepare = partial(workspace.prepare, self.id, self.profile.directory, root_id=self.root_id)
-            self.directory = await outlast_shortage(prepare)
+            self.directory = await self._make_step(prepare)
         except OSError as error:
             self.registry.send(self.id, FatalError(message=str(error)), cause=cause)
         else:
             self.registry.send(self.id, WorktreeReady(path=self.directory), cause=cause)
+
+    async def _make_step(self, step: Callable[[], Awaitable[_T]]) -> _T:
+        """Call *step*, which makes the workspace, until neither the machine nor anything outside of the work prevents
+        it. The end of the session ends the wait."""
+        clock = self.registry.journal_writer.clock.wall
+        return await outlast_obstacles(partial(outlast_shortage, step), self._note_obstacle, clock, anyio.Event())
+
+    def _note_obstacle(self, held_by: HeldBy | None) -> None:
+        told = {"held_by": None if held_by is None else msgspec.to_builtins(held_by)}
+        reason = "the obstacle is gone" if held_by is None else f"held by {held_by.what}; {held_by.fix}"
+        self.registry.record_fact(self.id, "WorkspaceHeld", self.cause, told, reason=reason)
+        if self.assigned_task is not None:
+            self.assigned_task.note_obstacle(held_by)
+        elif held_by is not None:
+            _log.warning("a session is held", session=self.id, by=held_by.what, fix=held_by.fix)
 
     def _build_prompt(self, cause: Cause) -> None:
         data = self.data

@@ -19,7 +19,7 @@ from actors import ActorStopped, failpoint
 from actors.one_shot_event import OneShotEvent
 from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Rejection, Verify, run_acceptance_tests
 from supervisor.policies.abort_request import program_end_s
-from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceSpec
+from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceHeld, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.entity import Refused
@@ -116,6 +116,9 @@ class Verification:
             workspace_id: id of the workspace of the tests.
             directory: directory of the workspace in which the tests are run.
             until: set when the result is not needed any more.
+
+        Raises:
+            WorkspaceHeld: something outside of the work prevents that the workspace is made.
         """
         if not tests:
             return None
@@ -123,6 +126,8 @@ class Verification:
             prepare = partial(self._workspace.prepare, workspace_id, directory, root_id=workspace_id)
             where = await self._request(prepare)
             done = await self._accepted(tests, where, until)
+        except WorkspaceHeld:
+            raise
         except (OSError, Refused) as error:
             return Rejection(f"the acceptance tests could not be run: {error}")
         if self._workspace.temporary:
@@ -160,6 +165,7 @@ class Verification:
         directory itself, or cannot be merged in its present form (``merge`` returns the reason).
 
         Raises:
+            WorkspaceHeld: something outside of the work prevents the commit.
             OSError: the work cannot be committed.
             Refused: the session is ending, or the journal is lost, so that its workspace may belong to another
                 supervisor.
@@ -184,9 +190,15 @@ class Verification:
 
     async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
         """Merge *commit* of a session, or all of the session's work. The outcome is ``refused`` unless the merge is
-        certain."""
+        certain.
+
+        Raises:
+            WorkspaceHeld: something outside of the work prevents the merge.
+        """
         try:
             return await self._request(partial(self._workspace.merge, session_id, message, commit))
+        except WorkspaceHeld:
+            raise
         except (OSError, Refused) as error:
             return Merge(outcome="refused", why=str(error))
 
@@ -195,9 +207,12 @@ class Verification:
 
         Raises:
             Refused: the changes cannot be read.
+            WorkspaceHeld: something outside of the work prevents that they are committed.
         """
         try:
             return await self._request(partial(self._workspace.changes, session_id, message, commit))
+        except WorkspaceHeld:
+            raise
         except OSError as error:
             raise Refused(f"the changes of session {session_id!r} cannot be read: {error}") from error
 

@@ -1,9 +1,10 @@
 """Checkpoints: save the work of a task run when it enters certain states, so that another run can continue that work.
 
 A checkpoint is recorded together with the decision that it belongs to, before any effect of that decision. Only the
-work of a run that failed or was cancelled is continued: work that was completed and could not be merged would be in
-conflict at every merge. Work that is to be rolled back before the next attempt is continued only if a person requests
-that (``--resume``).
+work of a run that failed or was cancelled is continued from its checkpoint. Work that was completed and is in conflict
+with the target is continued from its commit, with the target merged in, since it would else be in conflict at every
+merge. Work that is to be rolled back before the next attempt is continued only if a person requests that
+(``--resume``).
 """
 
 from __future__ import annotations
@@ -135,8 +136,11 @@ def next_workspace(sup: SupervisorCore, lifecycle: TaskLifecycle, execution: Tas
         return NO_WORKSPACE
     data = execution.run_data
     starts_at = data.saved_as if data.saved_as and not execution.task.rollback else data.resumed_at
+    conflict = "" if starts_at or execution.task.rollback else execution.data.conflict
     kept = not lifecycle.cleanup_on_cancel
-    return WorkspaceSpec(owner=execution.id, starts_at=starts_at, kept=kept) if starts_at or kept else NO_WORKSPACE
+    if not (starts_at or conflict or kept):
+        return NO_WORKSPACE
+    return WorkspaceSpec(owner=execution.id, starts_at=starts_at or conflict, merges_target=bool(conflict), kept=kept)
 
 
 def with_checkpoint(execution: TaskExecution, limits: TaskRunData) -> TaskRunData:

@@ -31,12 +31,15 @@ on its task.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
 
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
 from supervisor.lifecycles.task_cascade import (
@@ -57,17 +60,20 @@ from supervisor.lifecycles.task_run import SkipCause
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
-from supervisor.ports import JournalError
+from supervisor.ports import Changes, JournalError, WorkspaceHeld
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, take_back, workspace_of
+from supervisor.work.held_steps import make_step
 from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
 from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 
 _log = get_logger()
+_T = TypeVar("_T")
 
 DEAD_LETTERED: Final = "DeadLettered"
 """Fact of a task: its failure is final, so that only a person can have the task tried again."""
@@ -76,6 +82,19 @@ MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
 """Facts of a workstream about the late merge of a task that was closed in an earlier workstream before its work was
 merged."""
+
+
+RESOLVE: Final = "the workspace has this work, with the target merged in: resolve the conflict there"
+"""What the next prompt says about a merge conflict."""
+
+
+class MergeResult(NamedTuple):
+    """Result of a merge: a sentence, and whether the merge was refused; *conflicts*: because the work is in conflict
+    with the target."""
+
+    text: str
+    is_refused: bool = False
+    conflicts: bool = False
 
 
 class CompletionPipeline:
@@ -100,7 +119,7 @@ class CompletionPipeline:
         reason, given, end = "", USUAL, execution.cancel_reason
         try:
             reason, given = await self._find_problem(execution)
-        except (NoSuchEntity, Refused) as refusal:
+        except (NoSuchEntity, Refused, WorkspaceHeld) as refusal:
             stopped = session.stop_request if session is not None else None
             end = CancelReason(stopped.reason if stopped else str(refusal))
         with anyio.CancelScope(shield=True):
@@ -118,12 +137,16 @@ class CompletionPipeline:
 
         Raises:
             Refused, NoSuchEntity: the session was ended meanwhile.
+            WorkspaceHeld: the supervisor is ending, and something outside of the work holds the commit.
         """
         session_id = execution.session_id
         # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
+        commit = partial(self._sup.verification.commit, session_id, _message(execution))
         try:
-            execution.judged = await self._sup.verification.commit(session_id, _message(execution))
-        except OSError as error:  # a full disk says nothing about the work: there are no findings for a new claim
+            execution.judged = await make_step(self._sup, execution, commit)
+        except WorkspaceHeld:
+            raise
+        except OSError as error:
             return f"not committed: {error}", USUAL
         rejection = await self._sup.verification.check(session_id, self._acceptance(execution))
         if rejection is not None:
@@ -132,7 +155,14 @@ class CompletionPipeline:
         review = self._plan_run.plan.review_of(execution.task)
         if review is None:
             return "", USUAL
-        verdict = await review_work(self._sup, session_id, review, execution.task, execution.cause, execution.judged)
+
+        async def changes(message: str, commit: str) -> Changes | None:
+            do = partial(self._sup.verification.changes, session_id, message, commit)
+            return await make_step(self._sup, execution, do)
+
+        verdict = await review_work(
+            self._sup, session_id, review, execution.task, execution.cause, execution.judged, changes
+        )
         return verdict.words, Circumstances(rules=verdict.findings, findings=self._findings(verdict.report))
 
     def _acceptance(self, execution: TaskExecution) -> list[AcceptanceTest]:
@@ -155,7 +185,12 @@ class CompletionPipeline:
         await self._plan_run.advance(execution, OwnPartEnded())
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
         inspected = f"{execution.name}.whole"
-        rejection = await self._sup.verification.inspect(inspected, tests, directory, self._sup.stop_now)
+        inspect = partial(self._sup.verification.inspect, inspected, tests, directory, self._sup.stop_now)
+        try:
+            rejection = await make_step(self._sup, execution, inspect)
+        except WorkspaceHeld as held:  # the supervisor is ending
+            await self.cancel(execution, CancelReason(f"{STOPPING}: {held}"))
+            return
         if rejection is None:
             await self._pass_checks(execution)
             return
@@ -191,22 +226,57 @@ class CompletionPipeline:
             with merging.scope:
                 merge = await self._merged(execution, execution.data.judged)
             if not merging.scope.cancelled_caught:
-                with anyio.CancelScope(shield=True):  # what is merged is closed, even if the plan is given up
-                    async with self._plan_run.moving(execution):
-                        await self._record_merge(execution, merge)
+                await self._end_merge(execution, merge)
+        except WorkspaceHeld as held:
+            with anyio.CancelScope(shield=True):
+                async with self._plan_run.moving(execution):
+                    await self._leave_unmerged(execution, str(held))
         finally:
             execution.merging = None
             merging.over.set()
 
-    async def _record_merge(self, execution: TaskExecution, merge: str) -> None:
-        if merge.startswith("not merged"):
-            await self.fail(execution, MergeRefused(reason=merge), Circumstances(findings=self._findings(merge)))
+    async def _end_merge(self, execution: TaskExecution, merge: MergeResult) -> None:
+        """Record the outcome of a merge, even if the plan is given up meanwhile. A plan that is given up while the disk
+        is down does not wait for that: the records are made when the disk is up."""
+        over = OneShotEvent()
+
+        async def record() -> None:
+            try:
+                async with self._plan_run.moving(execution):
+                    await self._record_merge(execution, merge)
+            finally:
+                over.set()
+
+        try:
+            await self._sup.run_to_completion(record, f"record the merge of {execution.name}")
+        except anyio.get_cancelled_exc_class():
+            with anyio.CancelScope(shield=True):
+                await self._sup.journal_writer.disk.wait_unless_down(over)
+            raise
+
+    async def _record_merge(self, execution: TaskExecution, merge: MergeResult) -> None:
+        if merge.is_refused:
+            # A merge that is refused since the conflict was not resolved leaves the commit of the conflict in place.
+            conflict = execution.data.judged if merge.conflicts else execution.data.conflict
+            more = f"; {RESOLVE}" if conflict and not execution.task.rollback else ""
+            given = Circumstances(findings=self._findings(f"{merge.text}{more}"), conflict=conflict)
+            await self.fail(execution, MergeRefused(reason=merge.text), given)
             return
         authorization.count_success(self._plan_run, execution)
         await self._end_session(execution)  # else a late message might open another turn of it
-        reason, rest = await self._with_rest(execution, merge), execution.rest
+        reason, rest = await self._with_rest(execution, merge.text), execution.rest
         await self._plan_run.advance(execution, Merged(reason=reason, rest=rest))
         await self._end_completed(execution)
+
+    async def _leave_unmerged(self, execution: TaskExecution, held: str) -> None:
+        """Close a task whose merge is held as the supervisor ends; a run that resumes this run merges the work."""
+        if execution.is_over or execution.cancel_reason:
+            return
+        await self._end_session(execution)
+        await self._plan_run.advance(execution, PlanGivenUp(reason=held))
+        await self.leave_workspace(execution)
+        await self._plan_run.give_back(execution)
+        self._plan_run.settle(execution, TaskEnd.CANCELLED, f"not merged yet: {held}; --resume merges it")
 
     async def merge_late(self, execution: TaskExecution) -> tuple[bool, str]:
         """Merge the work of a task that was closed in an earlier run before its merge. Return whether the work was
@@ -215,15 +285,16 @@ class CompletionPipeline:
         workstream = self._plan_run.workstream
         execution.seq = workstream.born_seq
         merge = await self._merged(execution, execution.judged, on=workstream.id)
-        is_merged = not merge.startswith("not merged")
-        if is_merged:
+        text = merge.text
+        if not merge.is_refused:
             authorization.count_success(self._plan_run, execution, on=workstream.id)
             await self._sup.verification.forget(workspace_of(self._sup, execution))
-            merge = await self._with_rest(execution, merge)
+            text = await self._with_rest(execution, text)
         await self.leave_workspace(execution)
-        fact, told = MERGED if is_merged else MERGE_REFUSED, {"task": execution.id, "session": execution.session_id}
-        self._sup.registry.record_fact(workstream.id, fact, execution.cause, told, reason=merge)
-        return is_merged, merge
+        fact = MERGE_REFUSED if merge.is_refused else MERGED
+        metadata = {"task": execution.id, "session": execution.session_id}
+        self._sup.registry.record_fact(workstream.id, fact, execution.cause, metadata, reason=text)
+        return not merge.is_refused, text
 
     async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
         """Record that a person rejected the result of a task; then try the task again or settle it."""
@@ -249,21 +320,33 @@ class CompletionPipeline:
         _log.warning("work is left that is not merged", task=execution.name, branch=left.branch, why=rest)
         return f"{merge}; {rest}"
 
-    async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> str:
-        """Merge the commit *judged*, and return a sentence about the merge, which begins with ``not merged`` if the
-        merge failed. *on* is the entity that facts are recorded of, if the task was closed before."""
+    async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> MergeResult:
+        """Merge the commit *judged*. *on* is the entity that facts are recorded of, if the task was closed before.
+
+        Raises:
+            WorkspaceHeld: the supervisor is ending, and something outside of the work holds the merge.
+        """
         if not execution.holds_work:
-            return "nothing to merge: its subtasks did the work"
-        if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
-            return f"not merged: {why}"
-        merge = await self._sup.verification.merge(execution.session_id, _message(execution), judged)
-        match merge.outcome:
-            case "refused":
-                return f"not merged: {merge.why}"
-            case "merged":
-                return f"merged into {merge.target} as {merge.commit[:12]}"
-            case _:
-                return f"nothing to merge: {merge.why}"
+            return MergeResult("nothing to merge: its subtasks did the work")
+
+        async def do() -> MergeResult:
+            if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
+                return MergeResult(f"not merged: {why}", is_refused=True)
+            merge = await self._sup.verification.merge(execution.session_id, _message(execution), judged)
+            match merge.outcome:
+                case "refused":
+                    return MergeResult(f"not merged: {merge.why}", is_refused=True, conflicts=merge.conflicts)
+                case "merged":
+                    return MergeResult(f"merged into {merge.target} as {merge.commit[:12]}")
+                case _:
+                    return MergeResult(f"nothing to merge: {merge.why}")
+
+        return await (self._make_late_step(execution, do) if on else make_step(self._sup, execution, do))
+
+    async def _make_late_step(self, execution: TaskExecution, do: Callable[[], Awaitable[_T]]) -> _T:
+        """Call *do*, a step of a task that was closed before, until nothing outside of the work holds it."""
+        note = partial(self._plan_run.workstream.note_obstacle, task=execution.name)
+        return await outlast_obstacles(do, note, self._sup.journal_writer.clock.wall, self._sup.stopping)
 
     # ------------------------------------------------------------------ failed
     async def fail(self, execution: TaskExecution, lead: Event, given: Circumstances = USUAL) -> None:
@@ -320,7 +403,7 @@ class CompletionPipeline:
     async def _settle(self, execution: TaskExecution, error: str, branch: str = "") -> None:
         """Settle the task as failed. The slot is released just before, so that no other task that ends because of this
         failure is given the slot. *branch* is the branch with the task's work, if the work is left."""
-        error = f"{error}; its work is on the branch {branch}" if branch else error
+        error = _with_branch(error, branch)
         attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
         told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
         execution.note(DEAD_LETTERED, told, error)
@@ -359,15 +442,16 @@ class CompletionPipeline:
                 await self._sup.aborts.abort(
                     execution.session_id, AbortScope.SESSION, reason=reason, actor=why.actor, because=why.because
                 )
+        branch = ""
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
-            await self.leave_workspace(execution)
+            branch = await self.leave_workspace(execution)
         else:
             await self._end_session(execution)
             await take_back(self._sup, execution)
             execution.note("PlaceKept", {"session": execution.session_id}, "cleanup_on_cancel is false")
         await self._plan_run.give_back(execution)
         end = task_end(execution.state.value, execution.data.ended_as)
-        self._plan_run.settle(execution, end or why.outcome, reason)
+        self._plan_run.settle(execution, end or why.outcome, _with_branch(reason, branch))
 
     async def record_given_up(self, execution: TaskExecution, reason: str) -> None:
         """Record that the task, its run and its job are cancelled, or that a task that is done is closed. Do not wait
@@ -418,6 +502,11 @@ class CompletionPipeline:
                 if execution.is_opened:  # else only the merge was left to do
                     reason = _reason_of_close(execution)
                 await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
+
+
+def _with_branch(reason: str, branch: str) -> str:
+    """Return *reason*, extended by the *branch* with the work that is not merged, if there is one."""
+    return f"{reason}; its work is on the branch {branch}" if branch else reason
 
 
 def _message(execution: TaskExecution) -> str:

@@ -8,7 +8,8 @@ must follow a record waits:
 * changes that a task made in the directory itself are rolled back after its cancellation is durable: else the next
   supervisor would go on with the attempt, on files that are not there any more.
 
-A merge has ended before: the work is merged and the task closed, or it is not merged (``CompletionPipeline.merge``).
+A merge has ended before: the work is merged and the task closed, or it is not merged (``CompletionPipeline.merge``). If
+the disk was down, a task whose work is merged is closed here, as unmerged: a run that resumes finds nothing to merge.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.end_of_work import record_end_of_work
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import PlanRun
-from supervisor.work.task_execution import TaskExecution
+from supervisor.work.task_execution import ACTOR, TaskExecution
 from supervisor.work.workstream_export import export_workstream
 
 GIVEN_UP = "the plan was given up"
@@ -125,7 +126,7 @@ class PlanCancellation:
     async def _end_session(self, session_id: str) -> None:
         if session_id in self._sup.registry.sessions:
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.aborts.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP, actor="operator")
+                await self._sup.aborts.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP, actor=ACTOR)
 
     async def _end_unclaimed(self) -> None:
         """End the sessions that an earlier supervisor started for tasks, and that hold no task."""

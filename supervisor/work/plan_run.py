@@ -60,6 +60,7 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import AssignedTask
 from supervisor.work import checkpoints
+from supervisor.work.held_steps import note_obstacle
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition
 from supervisor.work.results import TaskResult, describe_circuit
@@ -417,8 +418,9 @@ class PlanRun:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
             block, charge = self._commands.block_own, partial(self._charge_launch, execution)
             stopped = partial(self._session_stopped, execution, execution.session_id)
+            held = partial(note_obstacle, execution, self.sup.journal_writer.clock.wall)
             session.assigned_task = AssignedTask(
-                execution.id, execution.name, split, block, charge, self.spend_retry, stopped, state_dir
+                execution.id, execution.name, split, block, charge, self.spend_retry, stopped, held, state_dir
             )
 
     def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest, cause: Cause) -> None:

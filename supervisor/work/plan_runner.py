@@ -18,6 +18,7 @@ A run that is cancelled, or whose journal is lost, ends with ``PlanCancellation`
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -26,6 +27,7 @@ from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.workstream import Workstream
+from supervisor.plans.acceptance import Rejection
 from supervisor.plans.checks import agent_problems, need_problems
 from supervisor.plans.earlier_runs import tasks_digest
 from supervisor.plans.plan import Plan
@@ -33,9 +35,11 @@ from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
 from supervisor.plans.tasks import PlacedTask, every_task
 from supervisor.policies.retry_reason import make_findings
+from supervisor.ports import WorkspaceHeld
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import entity_of
+from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.completion_pipeline import CompletionPipeline
@@ -390,10 +394,17 @@ class PlanRunner:
 
     async def _merge_late(self, unmerged: list[TaskExecution]) -> tuple[list[str], list[str]]:
         """Merge the tasks *unmerged*. Return the ids of the tasks that were merged, and the names of the tasks that
-        cannot be merged and are done again."""
+        cannot be merged and are done again.
+
+        Raises:
+            Refused: the supervisor is ending, and something outside of the work holds a merge.
+        """
         merged, refused = dict[str, str](), list[str]()
         for execution in unmerged:
-            is_merged, words = await self.scheduler.pipeline.merge_late(execution)
+            try:
+                is_merged, words = await self.scheduler.pipeline.merge_late(execution)
+            except WorkspaceHeld as held:  # the supervisor is ending
+                raise Refused(f"{execution.name} is not merged yet: {held}; run the plan with --resume again") from held
             if is_merged:
                 merged[execution.id] = f"{execution.name} ({words})"
             else:
@@ -411,7 +422,12 @@ class PlanRunner:
         if workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
             where, until = str(self._sup.workdir), self._sup.stop_now
-            rejection = await self._sup.verification.inspect("validation", tests, where, until)
+            inspect = partial(self._sup.verification.inspect, "validation", tests, where, until)
+            clock, stopping = self._sup.journal_writer.clock.wall, self._sup.stopping
+            try:
+                rejection = await outlast_obstacles(inspect, workstream.note_obstacle, clock, stopping)
+            except WorkspaceHeld as held:
+                rejection = Rejection(f"the acceptance tests could not be run: {held}")
             problem = rejection.problem if rejection is not None else ""
             output = rejection.output if rejection is not None else ""
             await workstream.record_validated(problem)

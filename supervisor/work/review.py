@@ -9,6 +9,7 @@ Without a verdict, or if the reviewer changes the reviewed work, the work is not
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -77,18 +78,28 @@ class _VerdictLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 async def review_work(
-    sup: SupervisorCore, session_id: str, review: ReviewConfig, task: TaskConfig, cause: Cause, judged: str = ""
+    sup: SupervisorCore,
+    session_id: str,
+    review: ReviewConfig,
+    task: TaskConfig,
+    cause: Cause,
+    judged: str,
+    changes: Callable[[str, str], Awaitable[Changes | None]],
 ) -> ReviewVerdict:
     """Start a review of the work of *session_id* on *task*, up to the commit *judged*; return and record the verdict.
+
+    Args:
+        changes: function that returns the changes of the session up to a commit; with ``""`` all of them, which are
+            committed under a message first (``Verification.changes``).
 
     Raises:
         Refused, NoSuchEntity: the session ended before there was a verdict.
         JournalError: the journal was lost meanwhile.
     """
     await _end_earlier(sup, session_id)
-    before = await sup.verification.changes(session_id, f"{task.id}: for its review")
+    before = await changes(f"{task.id}: for its review", "")
     # Tests may have written since that commit: that is not merged, so it is not shown, and it is not the reviewer's.
-    shown = await sup.verification.changes(session_id, "", judged) if judged else before
+    shown = await changes("", judged) if judged else before
     verdict = ReviewVerdict(approved=False)
     for number in range(TRIES):
         prompt = _prompt(review, task, shown, verdict.problem)
@@ -96,7 +107,7 @@ async def review_work(
         if not verdict.problem:
             break
         verdict = msgspec.structs.replace(verdict, problem=f"{verdict.problem} (try {number + 1} of {TRIES})")
-    after = await sup.verification.changes(session_id, f"{task.id}: after its review")
+    after = await changes(f"{task.id}: after its review", "")
     if before is not None and after is not None and after.commit != before.commit:
         verdict = ReviewVerdict(
             approved=False, problem="the reviewer changed what it reviewed", session_id=verdict.session_id

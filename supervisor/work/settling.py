@@ -24,7 +24,8 @@ from supervisor.lifecycles.task_run import TaskRun, TurnSettling
 from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.runtime.entity import Refused
-from supervisor.sessions.live_session import Connection, LiveSession
+from supervisor.sessions.connection import Connection
+from supervisor.sessions.live_session import LiveSession
 from supervisor.work.task_execution import TaskExecution
 
 ANSWER_S: Final = 5.0

@@ -421,7 +421,7 @@ class TaskCommands:
             self._refuse(execution, task.Cancelled())
         why = request.words("aborted")
         settled = execution.settled
-        await self.scheduler.cancel(execution, CancelReason(why), request.begin)
+        await self.scheduler.cancel(execution, CancelReason(why, actor=request.by), request.begin)
         await first_of(settled, self.scheduler.plan_run.over)
         if not settled.is_set():
             self._check_not_given_up(execution)

@@ -46,17 +46,14 @@ MEETS: Final = frozenset({TaskEnd.COMPLETED, TaskEnd.SKIPPED})
 
 
 class CancelReason(NamedTuple):
-    """Reason of a cancellation: a text, and the word for the end of the task."""
+    """Reason of a cancellation: a text, and the word for the end of the task. ``actor`` is the person who requested
+    it, as the abort of the task's session is recorded; else the plan."""
 
     text: str
     outcome: TaskEnd = TaskEnd.ABORTED
     because: RecordId | None = None
     """Number of the record that the cancellation follows from, if the plan decided it: the end of another task."""
-
-    @property
-    def actor(self) -> str:
-        """Actor of the abort that ends the task's session."""
-        return "operator" if self.outcome is TaskEnd.ABORTED else ACTOR
+    actor: str = ACTOR
 
 
 class Phase(Enum):

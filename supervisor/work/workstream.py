@@ -9,22 +9,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Final
+
+import msgspec
 
 from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import workstream
 from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
-from supervisor.lifecycles.types import RecordId
+from supervisor.lifecycles.types import HeldBy, RecordId
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans.plan import Plan
 from supervisor.plans.recorded import plain_plan
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import JournalError
+from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.reporting import PLAN, REPORTED, RESULT
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR, TaskExecution
+
+_log = get_logger()
+
+HELD: Final = "Held"
+"""Name of the fact about an obstacle outside of the work that holds a step of the workstream."""
 
 
 class WorkstreamEntity:
@@ -172,6 +181,14 @@ class WorkstreamEntity:
         told = {"tasks": [one._asdict() for one in results]}
         self._the().record_fact(RESULT, self._cause(), told)
         self.owes_result = True
+
+    def note_obstacle(self, held_by: HeldBy | None, *, task: str = "") -> None:
+        """Record that *held_by* holds a step of the workstream, or the late merge of *task*; ``None``: not any more."""
+        metadata = {"task": task, "held_by": None if held_by is None else msgspec.to_builtins(held_by)}
+        reason = "the obstacle is gone" if held_by is None else f"held by {held_by.what}; {held_by.fix}"
+        self._the().record_fact(HELD, self._cause(), metadata, reason=reason)
+        if held_by is not None:
+            _log.warning("a plan is held", task=task, by=held_by.what, fix=held_by.fix)
 
     def note_reported(self, how: str) -> None:
         """Record that the result was reported, or is not wanted; *how* says which. Without an await: the record is on

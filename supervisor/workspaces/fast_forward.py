@@ -52,18 +52,25 @@ import anyio
 import msgspec
 
 from actors.waiting import to_the_end
-from supervisor.ports import Merge
+from supervisor.ports import Merge, WorkspaceHeld
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import shortage_of
 from supervisor.workspaces.git_command import (
     SUBMODULE,
     Git,
     GitKilled,
-    WorkspaceError,
     error_of,
     names_in_list,
-    some_of,
     text_of,
+)
+from supervisor.workspaces.obstacles import (
+    checkout_changed,
+    files_unwritable,
+    lock_held,
+    obstacle_in,
+    operation_unfinished,
+    target_rebased,
+    target_shared,
 )
 from supervisor.workspaces.steps import Advance, StepFile
 from supervisor.workspaces.worktree_files import branches_rebased_in
@@ -156,6 +163,7 @@ class FastForward:
         that holds the lock already.
 
         Raises:
+            WorkspaceHeld: what a person or another program does in the checkout prevents it, and nothing has changed.
             WorkspaceError: the step could be neither finished nor undone; its record stays.
             GitKilled: a git was killed, and the step is undone.
             OSError: the machine lacks file descriptors, and nothing has changed.
@@ -163,13 +171,15 @@ class FastForward:
         holders = await self._git.holders(target)
         if not holders:
             if await self._is_rebased(target):
-                return Merge(outcome="refused", why="a rebase of it is under way, which could not be ended then")
+                raise WorkspaceHeld(target_rebased(target))
+            common = await self._git.common_dir()
             update = ("update-ref", f"refs/heads/{target}", commit, head)
             moved = await to_the_end(partial(self._git.run, self._git.repository, *update))
+            if not moved.ok and (held_by := await anyio.to_thread.run_sync(obstacle_in, moved.output, str(common))):
+                raise WorkspaceHeld(held_by)
             return Merge(outcome="merged", commit=commit) if moved.ok else None
         if len(holders) > 1:
-            words = f"{target} is checked out in {some_of(holders)}, and only one of them could be moved on with it"
-            return Merge(outcome="refused", why=f"{words}; check out another branch in the others (git switch)")
+            raise WorkspaceHeld(target_shared(target, holders))
         step = held if held is not None else await self._new_step(holders[0], target)
         return await self._advance_in(msgspec.structs.replace(step, before=head, after=commit))
 
@@ -186,12 +196,11 @@ class FastForward:
             if await self._commit_checked_out(step) != step.before:
                 return None
             if unfinished := await anyio.to_thread.run_sync(_unfinished_in, step):
-                why = f"a {unfinished} was begun in {holder} and not committed; conclude it (git commit), or abort it"
-                return Merge(outcome="refused", why=why)
+                raise WorkspaceHeld(operation_unfinished(holder, *unfinished))
             found = await self._compare(step)
             if found.in_the_way:
                 named = names_in_list(b"\0".join(map(os.fsencode, found.in_the_way)))
-                return Merge(outcome="refused", why=f"{holder} has changes of its own in the way: {some_of(named)}")
+                raise WorkspaceHeld(checkout_changed(holder, named))
             await anyio.to_thread.run_sync(_copy_index, step)
             # Git takes a file for changed if only its time has; in the copy that can be settled without a lock.
             await self._git.run(holder, "update-index", "-q", "--refresh", index=_copy_of(step))
@@ -199,8 +208,7 @@ class FastForward:
             if await anyio.to_thread.run_sync(_lock_unchanged, step, known, found.absent):
                 return await to_the_end(partial(self._advance_locked, begun))
             await self._unlock(step)
-        why = f"another git is at work in {holder}, or was killed: {_lock_of(step)} is there, or the index changes"
-        return Merge(outcome="refused", why=f"{why} again and again; remove the lock if no git is running")
+        raise WorkspaceHeld(await anyio.to_thread.run_sync(lock_held, _lock_of(step), holder))
 
     async def _advance_locked(self, step: Advance) -> Merge | None:
         failure: OSError | None = None
@@ -218,11 +226,9 @@ class FastForward:
         if tip != step.before or why is None:
             return None
         if failure is not None and (isinstance(failure, GitKilled) or shortage_of(failure)):
-            raise failure  # no refusal: the merge is made anew
-        why = f"the files of {step.after[:12]} could not be written in {step.holder}, which is as it was before: {why}"
-        if foreign:
-            why = f"{why}; these were changed there meanwhile, and were left: {some_of(foreign)}"
-        return Merge(outcome="refused", why=why)
+            raise failure  # the merge is made anew
+        held_by = await anyio.to_thread.run_sync(obstacle_in, why, step.git_dir)
+        raise WorkspaceHeld(held_by or files_unwritable(step.holder, step.after, why, foreign))
 
     async def _replace(self, step: Advance) -> str | None:
         """Replace files, index and branch, in this order; return ``""`` if that succeeded, else the reason why not;
@@ -252,7 +258,8 @@ class FastForward:
         Idempotent.
 
         Raises:
-            WorkspaceError: another git works in the checkout, or git or the disk fails; the record of the step stays.
+            WorkspaceHeld: another git works in the checkout; the record of the step stays.
+            WorkspaceError: git or the disk fails; the record of the step stays.
         """
         if not await anyio.to_thread.run_sync(os.path.isdir, step.git_dir):
             return []  # the checkout is gone, and with it whatever was half done
@@ -262,8 +269,7 @@ class FastForward:
             await self._unlock(step)
             return []
         if not await anyio.to_thread.run_sync(_is_ours, step) and not await self._lock(step):
-            words = f"the merge of {step.after[:12]} into {step.target} was interrupted in {step.holder}"
-            raise WorkspaceError(f"{words}, and another git is at work there ({step.git_dir}/index.lock); let it end")
+            raise WorkspaceHeld(await anyio.to_thread.run_sync(lock_held, _lock_of(step), step.holder))
         changes = await self._changes(step)
         is_moved = False
         if await self._commit_checked_out(step) == step.before and await self._index_has(step, changes):
@@ -449,8 +455,12 @@ def _identify(step: Advance) -> list[tuple[int, int, int] | None]:
     return found
 
 
-def _unfinished_in(step: Advance) -> str:
-    return next((what for name, what in _UNFINISHED.items() if Path(step.git_dir, name).exists()), "")
+def _unfinished_in(step: Advance) -> tuple[str, float] | None:
+    """Return the operation of a person that their next commit concludes, and the Unix time at which it was begun."""
+    for name, what in _UNFINISHED.items():
+        with suppress(OSError):
+            return what, os.stat(os.path.join(step.git_dir, name)).st_mtime
+    return None
 
 
 def _lock_unchanged(step: Advance, known: list[tuple[int, int, int] | None], absent: Sequence[str]) -> bool:

@@ -22,7 +22,7 @@ from urllib.parse import unquote
 import anyio
 import msgspec
 
-from supervisor.ports import NO_WORKSPACE, Changes, Merge, ProcessHost, Released, WorkspaceSpec
+from supervisor.ports import NO_WORKSPACE, Changes, Merge, ProcessHost, Released, WorkspaceHeld, WorkspaceSpec
 from supervisor.ports.helper_programs import OUTPUT_MAX
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
@@ -36,11 +36,13 @@ from supervisor.workspaces.git_command import (
     GitKilled,
     WorkspaceError,
     error_of,
+    failure_of,
     names_in_list,
     repositories_listed,
     some_of,
     text_of,
 )
+from supervisor.workspaces.obstacles import obstacle_of, target_moves
 from supervisor.workspaces.recent_changes import CLOCK_S, changed_since
 from supervisor.workspaces.stale_locks import locks_of_references, locks_of_worktree, remove_stale_locks
 from supervisor.workspaces.steps import (
@@ -61,14 +63,17 @@ from supervisor.workspaces.worktree_files import (
     entries_of,
     is_being_made,
     is_kept,
+    is_own_merge,
     is_worktree,
     move_aside,
+    note_own_merge,
     operation_begun_in,
     plain_name,
     remove_entries,
     remove_index_lock,
     remove_torn_lock,
     sweep,
+    unresolved_files,
     worktree_names,
 )
 
@@ -108,17 +113,23 @@ def _repeated(
     step: Callable[Concatenate[GitWorkspaces, _P], Awaitable[_T]],
 ) -> Callable[Concatenate[GitWorkspaces, _P], Coroutine[Any, Any, _T]]:
     """Make a step of :class:`GitWorkspaces` again when a git of it was killed, at most ``len(PAUSES_S)`` times: a kill
-    says nothing about the work (rule 48). The step was finished or undone before, as after a kill of the
-    supervisor."""
+    says nothing about the work (rule 48). The step was finished or undone before, as after a kill of the supervisor. A
+    disk that is full becomes the error ``WorkspaceHeld``."""
 
     async def repeated(self: GitWorkspaces, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        for pause_s in PAUSES_S:
+        for pause_s in (*PAUSES_S, None):
             try:
                 return await step(self, *args, **kwargs)
             except GitKilled as error:
+                if pause_s is None:
+                    raise
                 _log.warning("a step in the repository is made again", why=str(error), pause_s=pause_s)
                 await anyio.sleep(pause_s)
-        return await step(self, *args, **kwargs)
+            except OSError as error:
+                if (held_by := obstacle_of(error, self._repository)) is None:
+                    raise
+                raise WorkspaceHeld(held_by) from error
+        raise AssertionError("the last try returns or raises")
 
     update_wrapper(repeated, step)
     return repeated
@@ -298,20 +309,22 @@ class GitWorkspaces:
 
     @_repeated
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
-        """Make the worktree of a session, unless it exists, at the checkpoint of *spec*; lock it if it is to be kept.
+        """Make the worktree of a session, unless it exists, at the checkpoint of *spec*, and with the target merged in
+        if *spec* says so; lock it if it is to be kept.
 
         Raises:
             WorkspaceError: git fails, or the checkpoint does not exist any more.
         """
         where = self._worktree_path(session_id)
-        await self._ensure_worktree(session_id, spec.starts_at)
+        await self._ensure_worktree(session_id, spec.starts_at, merges_target=spec.merges_target)
         async with self._one_at_a_time:
             if spec.kept and not await anyio.to_thread.run_sync(is_kept, where):
                 await anyio.to_thread.run_sync(remove_torn_lock, where)
                 await self._git.must(self._repository, "worktree", "lock", "--reason", KEPT_LOCK, str(where))
 
-    async def _ensure_worktree(self, session_id: str, starts_at: str) -> None:
-        """Make the worktree of a session, unless it exists, at a checkpoint or at the target."""
+    async def _ensure_worktree(self, session_id: str, starts_at: str, *, merges_target: bool = False) -> None:
+        """Make the worktree of a session, unless it exists, at a checkpoint, with the target merged in if
+        *merges_target*, or at the target."""
         worktree = self._worktree_path(session_id)
         async with self._one_at_a_time:
             await self._recover()
@@ -325,6 +338,8 @@ class GitWorkspaces:
         async with self._step(MakeWorktree(plain_name(session_id), start)):
             if not await self._is_complete(worktree):
                 await self._make(session_id, worktree, start)
+                if merges_target:
+                    await self._merge_target(worktree, target)
         # Else the new files could not be told from what an agent changes that begins at once (`changed_since`).
         await anyio.sleep(CLOCK_S)
 
@@ -363,7 +378,22 @@ class GitWorkspaces:
         await self._set_aside(branch, target)
         made = await self._git.run(self._repository, "worktree", "add", "-B", branch, str(worktree), start)
         if not made.ok:
-            raise WorkspaceError(f"no worktree for session {session_id!r}: {error_of(made)}")
+            message = f"no worktree for session {session_id!r}: {error_of(made)}"
+            raise await failure_of(made, self._repository, message)
+
+    async def _merge_target(self, worktree: Path, target: str) -> None:
+        """Merge the target into a new worktree; leave a conflict standing, as git does.
+
+        Raises:
+            WorkspaceError: git fails, and there is no conflict.
+        """
+        words = ("merge", "--no-ff", "--no-edit", "--no-verify", "--no-stat", "--no-autostash", "--quiet", target)
+        merged = await self._git.run(str(worktree), *words)
+        if merged.ok:
+            return
+        kept = Path(text_of(await self._git.must(str(worktree), "rev-parse", "--absolute-git-dir")))
+        if not await anyio.to_thread.run_sync(note_own_merge, kept):
+            raise await failure_of(merged, str(worktree), f"git merge failed in {worktree}: {error_of(merged)}")
 
     async def _set_aside(self, branch: str, target: str) -> None:
         """Rename the branch *branch* if it holds work of an earlier journal; only remove it if the branch beside it
@@ -430,7 +460,7 @@ class GitWorkspaces:
                         await self._forward.release(held)
                 if merge is not None:
                     return msgspec.structs.replace(merge, target=target)
-            return Merge(outcome="refused", target=target, why=f"it moved {TRIES} times while the merge was made")
+            raise WorkspaceHeld(target_moves(target, TRIES))
 
     async def _commit_for_merge(self, session_id: str, message: str, target: str) -> str | Merge:
         """Return the commit with all work of a session, or the refusal if the work cannot be merged."""
@@ -500,7 +530,7 @@ class GitWorkspaces:
             unborn = _without_commit(added.output)
             words = f"{where}/{unborn} is a repository without a commit" if unborn else error_of(added)
             fix = f"; remove {where}/{unborn}.git, or commit there" if unborn else ""
-            raise WorkspaceError(f"nothing can be committed in {where}: {words}{fix}")
+            raise await failure_of(added, where, f"nothing can be committed in {where}: {words}{fix}")
         staged = await self._git.run(where, "diff", "--cached", "--quiet", SHOW_INNER)
         if not staged.ok:
             # Empty is for git what only changes a repository inside, where its settings say that those are ignored.
@@ -514,6 +544,12 @@ class GitWorkspaces:
         if not is_worktree(worktree):
             return "", ()
         listed = await self._git.must(str(worktree), "diff", "--name-only", "--diff-filter=U", "-z")
+        kept = Path(text_of(await self._git.must(str(worktree), "rev-parse", "--absolute-git-dir")))
+        if bool(listed.stdout) and await anyio.to_thread.run_sync(is_own_merge, kept):
+            # The agent was to resolve this conflict. It need not know git: a file without the marks is resolved.
+            stages = await self._git.must(str(worktree), "ls-files", "--unmerged", "-z")
+            left = await anyio.to_thread.run_sync(unresolved_files, worktree, stages.stdout)
+            return (f"the conflict with the target is not resolved: {some_of(left)}", left) if left else ("", ())
         if unmerged := names_in_list(listed.stdout):
             return f"a merge was begun there and not ended: {some_of(unmerged)}", unmerged
         begun = await anyio.to_thread.run_sync(operation_begun_in, worktree)
@@ -554,9 +590,10 @@ class GitWorkspaces:
         tried = await self._git.run(self._repository, "merge-tree", *how, head, work)
         tree, *files = names_in_list(tried.stdout) or ("",)
         if tried.status == 1 and tree:
-            return Merge(outcome="refused", files=tuple(files), why=f"in conflict with {target}: {some_of(files)}")
+            why = f"in conflict with {target}: {some_of(files)}"
+            return Merge(outcome="refused", files=tuple(files), why=why, conflicts=True)
         if not tried.ok:
-            raise WorkspaceError(f"git merge-tree failed: {error_of(tried)}")
+            raise await failure_of(tried, self._repository, f"git merge-tree failed: {error_of(tried)}")
         made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
         return await self._forward.advance(target, head, text_of(made), held)
 

@@ -13,8 +13,9 @@ from typing import Final
 import anyio
 import msgspec
 
-from supervisor.ports import Launch, Process, ProcessHost, SpawnError
+from supervisor.ports import Launch, Process, ProcessHost, SpawnError, WorkspaceHeld
 from supervisor.ports.helper_programs import CompletedCommand, run_command
+from supervisor.workspaces.obstacles import obstacle_in
 
 GIT_S = 60.0
 """Seconds that one git command may take; a checkout of a large repository takes longest."""
@@ -130,9 +131,15 @@ class Git:
         return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
 
     async def must(self, where: str, *words: str, index: Path | None = None) -> CompletedCommand:
+        """Run git, and return the result.
+
+        Raises:
+            WorkspaceHeld: a lock of another git, or a full disk, prevented it.
+            WorkspaceError: git failed or timed out.
+        """
         ran = await self.run(where, *words, index=index)
         if not ran.ok:
-            raise WorkspaceError(f"git {words[0]} failed in {where}: {error_of(ran)}")
+            raise await failure_of(ran, where, f"git {words[0]} failed in {where}: {error_of(ran)}")
         return ran
 
     async def _answer(self, where: str, *words: str) -> CompletedCommand:
@@ -269,6 +276,13 @@ def repositories_listed(listed: bytes) -> tuple[str, ...]:
 def some_of(files: Sequence[str]) -> str:
     more = f" and {len(files) - NAMED_MAX} more" if len(files) > NAMED_MAX else ""
     return f"{', '.join(files[:NAMED_MAX])}{more}"
+
+
+async def failure_of(ran: CompletedCommand, where: str, message: str) -> OSError:
+    """Return the error for a git command that failed in *where*: ``WorkspaceHeld`` if its output names an obstacle that
+    says nothing about the work, else a ``WorkspaceError`` with *message*."""
+    held_by = await anyio.to_thread.run_sync(obstacle_in, ran.output, where)
+    return WorkspaceError(message) if held_by is None else WorkspaceHeld(held_by)
 
 
 def error_of(ran: CompletedCommand) -> str:

@@ -4,6 +4,7 @@ operation."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from contextlib import suppress
@@ -24,6 +25,9 @@ _BEGUN: Final = {
     "BISECT_LOG": "bisection",
 }
 """Files that git stores for a worktree during an operation that moves its ``HEAD``, and the name of each operation."""
+_OWN_MERGE: Final = "supervisor-merge"
+"""File in git's directory of a worktree with the ``MERGE_HEAD`` of a merge that the supervisor has begun there."""
+_MARKS: Final = re.compile(rb"^(?:<{7}|>{7}) ", re.MULTILINE)
 _REBASES: Final = ("rebase-merge", "rebase-apply")
 _GONE: Final = ".gone-"
 KEPT_LOCK: Final = "supervisor: kept as it is"
@@ -103,6 +107,46 @@ def branches_rebased_in(common: Path) -> list[str]:
     """Return the branches that are being rebased in any worktree."""
     rebases = (one / way / "head-name" for one in (common, *common.glob("worktrees/*")) for way in _REBASES)
     return [name for name in map(_line_of, rebases) if name is not None]
+
+
+def note_own_merge(kept: Path) -> bool:
+    """Note in git's directory *kept* of a worktree that the supervisor has begun the merge under way there; return
+    whether there is one."""
+    merged = _line_of(kept / "MERGE_HEAD")
+    if merged is None:
+        return False
+    (kept / _OWN_MERGE).write_text(f"{merged}\n")
+    return True
+
+
+def is_own_merge(kept: Path) -> bool:
+    """Return whether the supervisor has begun the merge that is under way in the worktree."""
+    merged = _line_of(kept / "MERGE_HEAD")
+    return merged is not None and merged == _line_of(kept / _OWN_MERGE)
+
+
+def unresolved_files(worktree: Path, stages: bytes) -> tuple[str, ...]:
+    """Return the files of a merge that are in conflict and not resolved. *stages* is the output of
+    ``git ls-files --unmerged -z``.
+
+    A text file is resolved when it has no marks of a conflict any more. Git marks neither a binary file nor a file that
+    only one side has: such a file stays unresolved until it is added (``git add``) or removed (``git rm``).
+    """
+    found = dict[bytes, set[bytes]]()
+    for what, _, path in (entry.partition(b"\t") for entry in filter(None, stages.split(b"\0"))):
+        found.setdefault(path, set()).add(what.split()[2])
+    left = [path for path, has in found.items() if not has >= {b"2", b"3"} or _has_marks(worktree, path)]
+    return tuple(path.decode(errors="backslashreplace") for path in left)
+
+
+def _has_marks(worktree: Path, path: bytes) -> bool:
+    """Return whether a file has marks of a conflict, or is no text file in which git could have put them."""
+    where = os.path.join(os.fsencode(worktree), path)
+    if os.path.islink(where) or not os.path.isfile(where):
+        return os.path.lexists(where)  # removed: that is a decision
+    with open(where, "rb") as file:
+        content = file.read()
+    return b"\0" in content or _MARKS.search(content) is not None
 
 
 def remove_index_lock(kept: Path) -> None:

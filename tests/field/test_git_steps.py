@@ -18,7 +18,7 @@ import anyio
 import pytest
 from field_kit import Scratch, until
 
-from supervisor.ports import Launch, OnExiting, Process, ProcessHost
+from supervisor.ports import Launch, OnExiting, Process, ProcessHost, WorkspaceHeld
 from supervisor.processes.host import ShimHost
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git import GitWorkspaces
@@ -439,7 +439,7 @@ async def test_a_user_who_removes_the_lock_within_a_merge_loses_nothing(
 @pytest.mark.anyio
 @pytest.mark.parametrize("path", ["a/b", "folder"], ids=["file-for-a-folder", "folder-for-a-file"])
 async def test_an_ignored_file_in_the_way_is_not_overwritten(repository: Path, path: str) -> None:
-    """A merge is refused, and names the file, if it would replace an ignored file of the user by a folder, or a folder
+    """A merge is held, and names the file, while it would replace an ignored file of the user by a folder, or a folder
     with an ignored file by a file."""
     git(repository, "checkout", "--quiet", "main")
     (repository / ".git" / "info" / "exclude").write_text("/a\n/folder/own\n")
@@ -452,9 +452,9 @@ async def test_an_ignored_file_in_the_way_is_not_overwritten(repository: Path, p
         (place / path).parent.mkdir(exist_ok=True)
         (place / path).write_text("new\n")
         git(place, "add", "--force", path)
-        refused = await spaces.merge("t", "merge")
-    assert refused.outcome == "refused"
-    assert refused.why.endswith(f"changes of its own in the way: {path.partition('/')[0]}")
+        with pytest.raises(WorkspaceHeld) as held:
+            await spaces.merge("t", "merge")
+    assert held.value.held_by.files == (path.partition("/")[0],)
     assert own.read_text() == "by the user\n"
 
 
@@ -467,9 +467,9 @@ async def test_a_merge_that_the_user_has_not_concluded_is_left(repository: Path)
         place = Path(await spaces.prepare("t", str(repository), root_id="t"))
         (place / "added").write_text("new\n")
         git(repository, "merge", "--quiet", "--no-ff", "--no-commit", "work")
-        refused = await spaces.merge("t", "merge")
-        assert refused.outcome == "refused"
-        assert "a merge was begun in" in refused.why
+        with pytest.raises(WorkspaceHeld, match="a merge that was begun in") as held:
+            await spaces.merge("t", "merge")
+        assert held.value.held_by.since == (repository / ".git" / "MERGE_HEAD").stat().st_mtime
         git(repository, "commit", "--quiet", "--message", "by the user")
         assert (await spaces.merge("t", "merge")).outcome == "merged"
     assert_nothing_left(repository)
@@ -674,15 +674,16 @@ async def test_a_file_committed_with_other_line_ends_is_merged(repository: Path)
 
 @pytest.mark.anyio
 async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the index is locked by another git, the recovery leaves the lock and raises an error that says so; it
+    """When the index is locked by another git, the recovery leaves the lock and raises an error that names the lock; it
     succeeds once the lock is gone."""
     monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_TRIES", 1)
     interrupted_merge(repository)
     lock = repository / ".git" / "index.lock"
     lock.write_text("")
     async with workspaces(repository) as spaces:
-        with pytest.raises(OSError, match="another git is at work there"):
+        with pytest.raises(WorkspaceHeld) as held:
             await spaces.check()
+        assert held.value.held_by.path == str(lock)
         assert lock.exists()
         lock.unlink()
         await spaces.check()
@@ -693,7 +694,7 @@ async def test_a_lock_of_another_git_is_left(repository: Path, monkeypatch: pyte
 async def test_a_disk_that_fills_up_within_a_merge_leaves_nothing(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the disk fills up during a merge, the files already written are removed, the merge is refused, and the next
+    """When the disk fills up during a merge, the files already written are removed, the merge is held, and the next
     merge succeeds."""
     real, folder = shutil.which("git"), tmp_path / "bin"
     folder.mkdir()
@@ -710,9 +711,8 @@ async def test_a_disk_that_fills_up_within_a_merge_leaves_nothing(
         (place / "large").write_text("x" * 100_000)
         with monkeypatch.context() as patch:
             patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-            refused = await spaces.merge("t", "merge")
-        assert refused.outcome == "refused"
-        assert "which is as it was before" in refused.why
+            with pytest.raises(WorkspaceHeld, match="it is as it was before"):
+                await spaces.merge("t", "merge")
         assert git(repository, "status", "--porcelain", "--untracked-files=all") == ""
         assert not list((repository / ".git").glob("*.lock"))
         assert (await spaces.merge("t", "merge")).outcome == "merged"
@@ -792,16 +792,16 @@ async def test_files_of_another_supervisor_beside_the_index_are_left(repository:
 
 @pytest.mark.anyio
 async def test_a_target_in_two_checkouts_is_not_moved(repository: Path, tmp_path: Path) -> None:
-    """A merge into a branch that is checked out in two places is refused, since only one checkout could be updated and
-    the other would show the merged work as reverted."""
+    """A merge into a branch that is checked out in two places is held, since only one checkout could be updated and the
+    other would show the merged work as reverted."""
     git(repository, "checkout", "--quiet", "main")
     git(repository, "worktree", "add", "--quiet", "--force", str(tmp_path / "second"), "main")
     async with workspaces(repository) as spaces:
         place = Path(await spaces.prepare("t", str(repository), root_id="t"))
         (place / "kept").write_text("changed\n")
-        refused = await spaces.merge("t", "merge")
-    assert refused.outcome == "refused"
-    assert f"main is checked out in {repository}, {tmp_path / 'second'}" in refused.why
+        with pytest.raises(WorkspaceHeld) as held:
+            await spaces.merge("t", "merge")
+    assert f"main, which is checked out in {repository}, {tmp_path / 'second'}" in held.value.held_by.what
     assert git(tmp_path / "second", "status", "--porcelain") == ""
 
 

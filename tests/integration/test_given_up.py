@@ -41,7 +41,7 @@ async def given_up(runner: PlanRunner, scope: anyio.CancelScope) -> None:
 
 
 async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
-    """A cancelled run records its tasks as CANCELLED and ends their sessions."""
+    """A cancelled run records its tasks as CANCELLED and ends their sessions; nothing is by an operator."""
     policy = quick_settings(ladder={"request_s": 0.1, "cancel_s": 0.1}).policy
     plan = plan_of(task("a", "sleep 60"), task("b", "true", "a"), policy=policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
@@ -55,6 +55,7 @@ async def test_a_cancelled_plan_ends_its_sessions(tmp_path: Path) -> None:
             "a": "CANCELLED",
             "b": "CANCELLED",
         }
+        assert not [one for one in run.events() if one.actor.startswith("operator")]
 
 
 async def test_a_lost_task_run_does_not_keep_its_task_from_its_end(tmp_path: Path) -> None:
@@ -203,12 +204,12 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
         assert states_of(run.events(), "r1#b")[-1] == "CANCELLED"
 
 
-@pytest.mark.parametrize(("approval", "end"), [("none", "CLOSED"), ("after", "CANCELLED")])
+@pytest.mark.parametrize("approval", ["none", "after"])
 async def test_a_merge_is_stopped_before_the_plan_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, approval: str, end: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, approval: str
 ) -> None:
-    """A plan that is given up waits for no merge. A task whose work has passed its checks is closed unmerged, and a
-    task that was approved is cancelled; the approval is answered."""
+    """A plan that is given up waits for no merge. A task whose work has passed its checks, and was approved if the plan
+    wants that, is closed unmerged; the approval is answered."""
     plan = plan_of(task("a", "true", approval=approval))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope, refused = PlanRunner(run.sup.core), anyio.CancelScope(), list[str]()
@@ -226,7 +227,8 @@ async def test_a_merge_is_stopped_before_the_plan_ends(
                 with pytest.raises(Refused) as refusal:
                     await runner.commands.approve("a", by=ME)
                 refused.append(str(refusal.value))
-        assert states_of(run.events(), "r1#a")[-1] == end
+        closed = [one for one in run.events() if one.entity_id == "r1#a"][-1]
+        assert (closed.to_status, closed.metadata["unmerged"]) == ("CLOSED", True)
         assert len(refused) == (approval == "after")
 
 

@@ -105,6 +105,7 @@ def named(events: tuple[Event, ...]) -> str:
 AT_WORK, CHECKED = at("IN_PROGRESS IN_PROGRESS running"), at("IN_PROGRESS VALIDATING validating")
 ONE_TRY = at("CLAIMED IN_PROGRESS running", max_attempts=1)
 LAST_TRY = at("CLAIMED IN_PROGRESS running", retries=0, max_attempts=1)
+APPROVED_RESULT = at("PENDING_APPROVAL COMPLETED completed")._replace(task_data=TaskData(approved_by="ann"))
 COOLING = at("IN_PROGRESS CIRCUIT_OPEN retrying", timed_out=True)
 APPROVABLE = TaskData(needs_approval=True)
 CLAIMED, TIMED_OUT = task.Claimed(by="t"), task_run.ExecutionTimedOut()
@@ -203,6 +204,8 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
     ("OPEN PENDING pending", task_run.Skipped(), "run:skipped job:user_cancelled task:cancelled"),
     ("PLANNED PENDING -", task_run.Skipped(), "run:skipped task:rejected"),
     ("DONE COMPLETED completed", PlanGivenUp(reason="no"), "task:closed"),
+    (APPROVED_RESULT, PlanGivenUp(reason="no"), "task:approval_granted"),
+    ("PENDING_APPROVAL COMPLETED completed", PlanGivenUp(reason="no"), "task:cancelled"),
     (COOLING, PlanGivenUp(reason="no"), "task:cancelled run:cancelled job:user_cancelled"),
     (AT_WORK, Abandoned(reason="no"), "job:user_cancelled run:cancelled task:orphaned task:recovery_failed"),
     (

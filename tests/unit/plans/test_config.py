@@ -155,7 +155,7 @@ REFUSED: dict[str, tuple[str | bytes, str]] = {
     ),
     "an unknown key at the top": (
         AGENTS + "wibble: 1\ntasks: [{id: t, agent: build}]",
-        "plan.yaml:2: wibble: unknown key; the keys here are agents, tasks, max_sessions, max_sessions_total, drain_s, policy",
+        "plan.yaml:2: wibble: unknown key; the keys here are agents, tasks, max_sessions, max_sessions_total, drain_s",
     ),
     "an unknown key of a ladder": (
         AGENTS + "policy:\n  ladder:\n    kil_s: 1\ntasks: [{id: t, agent: build}]",

@@ -42,9 +42,11 @@ from supervisor.sessions.handle import Session
 from supervisor.sessions.live_session import SessionPhase
 from supervisor.sessions.verification import Verification
 from supervisor.work import plan_cancellation
+from supervisor.work.completion_pipeline import CompletionPipeline, MergeResult
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
+from supervisor.work.task_execution import TaskExecution
 from supervisor.work.workers import WorkerPool
 from tests.support import DEADLINE_S, Run, quick_settings, send_prompt, states_of, supervising, wait_for_record
 
@@ -274,6 +276,32 @@ async def test_a_plan_waits_for_the_disk(tmp_path: Path) -> None:
             group.start_soon(mend)
             result = await run_plan(run.sup, plan)
     assert {one.id: one.outcome for one in result.tasks.values()} == {"a": "completed", "b": "completed"}
+
+
+async def test_a_plan_that_is_given_up_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run of a plan ends while the disk is down, also if work was merged just before it was given up; the end of
+    that task is on record when the disk is up again."""
+    agents = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
+    plan = Plan(agents=agents, tasks=(TaskConfig(id="a", agent="sh", prompt="echo a"),))
+    scope = anyio.CancelScope()
+    async with supervising(tmp_path, journal=FailingJournal, agents=agents) as run:
+
+        async def merge(self: CompletionPipeline, execution: TaskExecution, judged: str) -> MergeResult:
+            disk_of(run).broken = True
+            execution.note("Noted", {}, "")
+            await run.sup.degraded()
+            scope.cancel()
+            return MergeResult("merged into main")
+
+        monkeypatch.setattr(CompletionPipeline, "_merged", merge)
+        with anyio.fail_after(60), scope:
+            await PlanRunner(run.sup.core).run(plan)
+        assert scope.cancelled_caught
+        disk_of(run).broken = False
+        await run.sup.recovered()
+    assert states_of(run.events(), "r1#a")[-2:] == ["DONE", "CLOSED"]
 
 
 # ------------------------------------------------------------------------------------------------- what goes on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,8 @@ async def test_a_review_that_is_begun_anew_ends_the_former_and_no_child_session_
         work = await run.sup.start_session("t", agent="sh")
         await work.start_child("review-docs", agent="sh")
         await run.sup.core.start_session("review", agent="critic", parent="t", cause=Cause(actor=REVIEW))
-        verdict = await review_work(run.sup.core, "t", ReviewConfig(agent="critic"), plan.tasks[0], Cause(actor="plan"))
+        changes, cause = partial(run.sup.core.verification.changes, "t"), Cause(actor="plan")
+        verdict = await review_work(run.sup.core, "t", ReviewConfig(agent="critic"), plan.tasks[0], cause, "", changes)
         assert verdict.approved
         assert {
             one for one in ("t/review-docs", "t/review", "t/review-2") if one in run.sup.core.registry.sessions
