@@ -1,8 +1,8 @@
 """Schemas of the responses: made from the values that the runtime returns, with a description for each field.
 
 The runtime's values are msgspec structs, which are encoded as they are; FastAPI only needs their schema. ``schema_of``
-makes a pydantic model from a struct, so that a field exists once, and takes the descriptions from ``FIELDS``. A field
-without a description is an error when the app is made.
+makes a pydantic model from a struct, so that a field exists once, and takes the descriptions from ``FIELDS``. A test
+finds a field without a description.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from supervisor.diagnostics.task_status import DeadLetter
 from supervisor.diagnostics.tool_calls import ToolCall
 from supervisor.diagnostics.tree_view import Node
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
-from supervisor.lifecycles.types import Ending, LifecycleEvent
+from supervisor.lifecycles.types import Ending, HeldBy, LifecycleEvent
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_plan import (
     AbortPlan,
@@ -165,7 +165,18 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "open_calls": "the ids of the open tool calls",
         "permissions": "the ids of the permission requests that wait for a person",
         "checkpoint": "the checkpoint with which the entity begins",
+        "held_by": "the obstacle outside of the work that holds a step of a task; null for none",
         "ending": _LINE["ending"],
+    },
+    HeldBy: {
+        "what": "the obstacle, in the words after `held by`",
+        "fix": "the command, or the act, that removes it",
+        "path": "the lock, the checkout or the directory",
+        "files": "the files that differ there",
+        "pid": "the process that holds it; 0 if it is not known",
+        "program": "the program that holds it",
+        "since": "the Unix time since when it holds the step; 0: since the step was tried first",
+        "pause_s": "the largest number of seconds until the step is tried again",
     },
     Ending: {
         "stage": "the termination stage: request, cancel, terminate, kill, ...",
@@ -324,15 +335,11 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
 
 @cache
 def schema_of(struct: type[msgspec.Struct]) -> type[BaseModel]:
-    """Return the pydantic model with the fields of *struct*.
-
-    Raises:
-        KeyError: a field has no description in ``FIELDS``.
-    """
+    """Return the pydantic model with the fields of *struct*."""
     hints = get_type_hints(struct)
     fields: dict[str, Any] = {}
     for one in msgspec.structs.fields(struct):
-        described: Any = {"description": FIELDS[struct][one.name]}
+        described: Any = {"description": FIELDS.get(struct, {}).get(one.name)}
         if one.required:
             fields[one.name] = (_type_of(hints[one.name]), Field(**described))
         elif one.default is not msgspec.NODEFAULT:
