@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-soak bench-growth fuzz crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-soak bench-growth fuzz crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -40,11 +40,14 @@ types: $(VENV)/ready  ## mypy --strict over the packages and all examples, pyrig
 machines: $(VENV)/ready  ## The pages that are generated from the tables of the lifecycles
 	$(BIN)/python -m supervisor.cli.machines docs/reference/machines
 
+http-api: $(VENV)/ready  ## The page that is generated from the OpenAPI document of the HTTP API
+	$(BIN)/python -m supervisor.control.http.reference docs/reference/http-api/index.md
+
 $(VENV)/docs: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-docs: $(VENV)/docs machines  ## The documentation as HTML in build/docs; a warning is an error
+docs: $(VENV)/docs machines http-api  ## The documentation as HTML in build/docs; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto docs build/docs
 
 simulate: $(VENV)/ready  ## Short: the golden runs are what they were, and a few new seeds violate nothing

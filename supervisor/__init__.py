@@ -7,6 +7,7 @@ Importing this package is cheap; a module of the runtime is loaded when a name f
     open_reader                     read the journal of a state directory: Reader
     Supervisor, Session             start, find, abort and inspect sessions; prompt one, send it messages
     load_plan, submit, run_plan     read a plan, run it; PlanHandle steers the run
+    create_app, HttpOptions         the HTTP API as an app to mount (extra http); how a supervisor serves it itself
     AgentTurn                       argument of an agent that is an async function
     AgentConfig, Settings, Plan     models of a plan file, with the models of their fields (...Config)
     AbortPolicy, Budget             values that a program may pass instead of a model
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from supervisor.agent_catalogue.data import BadData
     from supervisor.agent_catalogue.quirks import ErrorReport, Quirks
     from supervisor.control.error_messages import ControlError
+    from supervisor.control.http.app import create_app
+    from supervisor.control.http.options import BadHttpOptions, HttpOptions
     from supervisor.diagnostics.causal_trace import Explanation
     from supervisor.diagnostics.tree_view import Node
     from supervisor.diagnostics.visual_state import Inspected
@@ -133,6 +136,7 @@ __all__ = [
     "AgentTurn",
     "Amounts",
     "BadData",
+    "BadHttpOptions",
     "BadPlan",
     "Budget",
     "BudgetConfig",
@@ -153,6 +157,7 @@ __all__ = [
     "Explanation",
     "HandBackConfig",
     "HeldBy",
+    "HttpOptions",
     "Inspected",
     "InvalidArgument",
     "JournalDamaged",
@@ -220,6 +225,7 @@ __all__ = [
     "WorkerConfig",
     "WorkspaceError",
     "__version__",
+    "create_app",
     "load_plan",
     "open_reader",
     "open_supervisor",
@@ -232,6 +238,8 @@ _NAMES = {
     "supervisor.agent_catalogue.data": "BadData",
     "supervisor.agent_catalogue.quirks": "ErrorReport Quirks",
     "supervisor.control.error_messages": "ControlError",
+    "supervisor.control.http.app": "create_app",
+    "supervisor.control.http.options": "BadHttpOptions HttpOptions",
     "supervisor.diagnostics.causal_trace": "Explanation",
     "supervisor.diagnostics.tree_view": "Node",
     "supervisor.diagnostics.visual_state": "Inspected",
@@ -283,7 +291,9 @@ warn_of_clash()
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from supervisor.ports.version import installed_version  # here, since it imports much
+
+        return installed_version()
     if name not in _MODULE_OF:
         missing = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(missing, name=name, obj=import_module(__name__))  # with *obj*, Python suggests a name
@@ -292,12 +302,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # here, since it imports much
-
-    try:
-        return version("supervisor-runtime")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "0+unknown"

@@ -37,6 +37,8 @@ block on the page, in any order."""
 ELSEWHERE = {
     "README": "tests/test_readme.py",
     "how-to/embed": "tests/test_docs.py",
+    "how-to/http": "tests/unit/control/http/test_http_docs.py",
+    "how-to/event-stream": "tests/unit/control/http/test_http_docs.py",
     "how-to/mcp": "starts a server that is downloaded",
     "how-to/simulation-pytest": "a test, below",
     "how-to/stub-model": "needs Gemini CLI; examples/test_stub_model.py is the same with another agent",
@@ -80,7 +82,7 @@ def test_the_plan_of_the_tutorial_waits_for_the_second_terminal(tmp_path: Path) 
 
 def test_the_daemon_ends_with_sigterm(tmp_path: Path) -> None:
     """The daemon works on a job, and ends in order with exit status 0 at SIGTERM."""
-    program = snippets("python", "how-to/web-app")[1].text
+    program = snippets("python", "how-to/web-app")[2].text
     with running_program([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as daemon:
         assert daemon.stdout is not None
         assert daemon.stdout.readline() == "job completed\n"

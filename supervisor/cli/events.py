@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import open_journal, unknown_id, with_run
 from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
+from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import INTEGER_MAX, LifecycleEvent, RecordId

@@ -28,10 +28,11 @@ from supervisor.cli.rendering import (
     tree_text,
 )
 from supervisor.control.error_messages import BadInput
-from supervisor.diagnostics.state_times import PROVIDER_BREAKER, STALLED, StateTimes, needs_times
+from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
 from supervisor.journal.statedir import StateDir
+from supervisor.journal.transcript import last_written_at
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
@@ -102,27 +103,10 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
     with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows: one that ends now leaves none alive
         rows = _wanted(reader.entities(), all_of_it)
-        times = _state_times(reader, rows)
+        times = read_state_times(reader, rows)
     active_at, options = _last_output_times(state, rows), state_dir_words(state.root)
     seen = ps(rows, now=time.time(), active_at=active_at, times=times, options=options, supervised=running)
     return rows, _aged(seen, rows), running
-
-
-def _state_times(reader: Reader, rows: Iterable[EntityRow]) -> StateTimes:
-    """Return the times of the entities that wait for a time, and of the failing providers of the last plan run."""
-    times, rows = StateTimes(), list(rows)
-    if any(row.kind == Kind.SESSION and not row.ended for row in rows):
-        for event in reader.events_named(STALLED):
-            times.take(event)
-    for row in rows:
-        if needs_times(row):
-            for event in reader.events(row.id):
-                times.take(event)
-        elif row.kind == Kind.WORKSTREAM and not row.ended:
-            for event in reader.events_named(PROVIDER_BREAKER):
-                if event.seq > row.born_seq:
-                    times.take(event)
-    return times
 
 
 @click.command("tree", epilog=examples("supervisor tree --all"))
@@ -134,7 +118,7 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
         running = state.lock_holder() is not None  # before the rows, as in ``ps``
         rows = _wanted(reader.entities(), all_of_it)
         used = _used(reader) if as_json else {}
-        times = _state_times(reader, rows)
+        times = read_state_times(reader, rows)
     nodes = tree(rows, used, times, state_dir_words(state.root), now=time.time(), supervised=running)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     _warn_of_troubles(state, rows, running)
@@ -197,12 +181,7 @@ def _last_output_times(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, 
     """Return the time of the last output of each living session, which is the time of the last change of its
     transcript."""
     live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
-    return {one: spoken for one in live if (spoken := _changed_at(state.transcript(one))) is not None}
-
-
-def _changed_at(transcript: Path) -> float | None:
-    parts = transcript.parent.glob(f"{transcript.name}*")
-    return max((part.stat().st_mtime for part in parts if part.exists()), default=None)
+    return {one: spoken for one in live if (spoken := last_written_at(state.transcript(one))) is not None}
 
 
 # -------------------------------------------------------------------------------------------------- dead letters

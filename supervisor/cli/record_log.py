@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from supervisor.cli.calls import ToolCallIndex
+from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from supervisor.cli.calls import ToolCallIndex
+from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.policies.redaction import printable
 
 if TYPE_CHECKING:  # a command imports the modules of the values that it prints, and no others

@@ -46,15 +46,30 @@ from supervisor.journal.statedir import StateDir
     metavar="NAME=KNOWN",
     help="Replace an agent of the plan by a known one: worker=codex, or worker=gemini:jsonl to choose the adapter.",
 )
+@click.option("--http", "serves_http", is_flag=True, help="Serve the HTTP API on the socket runtime/http.sock.")
+@click.option("--listen", metavar="HOST:PORT", help="Serve the HTTP API over TCP, too; needs --token-file.")
+@click.option("--token-file", metavar="FILE", help="File with the tokens for TCP; made if it does not exist.")
 @verbose_option
-def run_command(workdir: Path, instead: tuple[str, ...], **given: Any) -> int:
+def run_command(
+    workdir: Path,
+    instead: tuple[str, ...],
+    serves_http: bool,
+    listen: str | None,
+    token_file: str | None,
+    **given: Any,
+) -> int:
     """PLAN is a YAML file, or - for standard input. Tasks run in the order of their dependencies. The first Ctrl-C
     drains: no task starts, tasks in progress may finish. The second stops everything. If an earlier run of this plan
     was interrupted, this run continues it."""
     check_workdir(workdir)
     if given["fresh"] and given["resume"]:
         raise BadInput("--fresh, --resume: one starts over, the other continues; give one of them")
-    given |= {"workdir": workdir.resolve(), "instead": _replacements(instead)}
+    http = None
+    if serves_http or listen or token_file:
+        from supervisor.control.http.options import HttpOptions
+
+        http = HttpOptions(listen=listen, token_file=token_file)
+    given |= {"workdir": workdir.resolve(), "instead": _replacements(instead), "http": http}
     state = StateDir.open(given["state_dir"])
     with state.lock(starting=True):
         try:

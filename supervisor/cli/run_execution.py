@@ -23,6 +23,7 @@ from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.record_log import LEVELS, RecordLog
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
+from supervisor.control.http.options import HttpOptions
 from supervisor.embedding.journals import read_state
 from supervisor.embedding.runtime import close_sessions, open_in, reconfigure
 from supervisor.host.api import Supervisor
@@ -53,6 +54,8 @@ class RunRequest(NamedTuple):
     fail_fast: bool
     instead: Mapping[str, str]
     """Agents of the catalogue that replace agents of the plan, by the agent's name in the plan."""
+    http: HttpOptions | None
+    """Options of the HTTP API; ``None``: it is not served."""
 
     def load(self) -> Plan:
         """Read and check the plan."""
@@ -172,6 +175,7 @@ async def _supervised(
             settings=plan.settings,
             workdir=request.workdir,
             choose=(lambda rows: ()) if request.fresh else partial(resumed_ids, plan),
+            http=request.http or False,
         ) as sup:
             reporter.start(sup.reader(), make_view)
             handle = PlanHandle(sup, plan)

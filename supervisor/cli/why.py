@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import in_session, newest_of_name, open_journal, task_given, unknown_id, with_run
 from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import counted, event_line, json_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep, why
+from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import Reader

@@ -10,8 +10,8 @@ Each way to reach a supervisor from outside takes the same four steps, and adds 
         ...                                   # objects that msgspec encodes: the lines of the reply
     error_reply(error)                        # kind and message of any exception of the steps above
 
-The control socket (``server``) transports JSON lines; the MCP server makes a tool of each operation. A new operation is
-a request model, a handler, and a row of :data:`OPERATIONS`.
+The control socket (``server``) transports JSON lines; the MCP server makes a tool of each operation, the HTTP API
+(``http``) a route. A new operation is a request model, a handler, and a row of :data:`OPERATIONS`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,22 @@ from supervisor.control.requests import (
     Abort,
     Answer,
     BadRequest,
+    Close,
     Command,
     Compact,
     Follow,
     Inspect,
     Permissions,
     Ping,
+    Prompt,
     Request,
     Send,
     Split,
+    Start,
     Steer,
     Stop,
 )
+from supervisor.control.roles import Role
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.types import RecordId, Verb
 from supervisor.plans.source import BadPlan
@@ -50,6 +54,7 @@ from supervisor.policies.abort_plan import AbortPlan
 from supervisor.ports import Caller, JournalError, Origin, Retention
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Degraded, Refused
+from supervisor.runtime.journal_writer import Cause
 
 if TYPE_CHECKING:
     from supervisor.host.api import Supervisor
@@ -57,6 +62,8 @@ if TYPE_CHECKING:
 Replies = AsyncGenerator[Mapping[str, Any], None]
 
 _log = get_logger()
+_RESULT: Final = ("outcome", "error", "text", "seq")
+"""Fields of a turn's result in a reply; the exception of an in-process agent stays in the process."""
 _KINDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (Degraded, "degraded"),
     (Refused, "refused"),
@@ -86,7 +93,8 @@ class Lines(StrEnum):
 
 class Operation(NamedTuple):
     """Row of the table: *handle* returns the lines of the reply. ``access`` is the rule for callers that are no
-    operators; ``None``: all of them may call. ``idempotent``: a second call with the same arguments changes nothing."""
+    operators; ``None``: all of them may call. ``idempotent``: a second call with the same arguments changes nothing.
+    ``role`` is the least role of a token with which the operation may be called."""
 
     request: type[Request]
     handle: Callable[[Supervisor, Any], Replies]
@@ -94,6 +102,7 @@ class Operation(NamedTuple):
     access: Access | None = None
     lines: Lines = Lines.ONE
     idempotent: bool = False
+    role: Role = Role.OPERATE
 
     @property
     def name(self) -> str:
@@ -192,6 +201,31 @@ async def send(sup: Supervisor, asked: Send) -> Replies:
     yield {"message_id": await sup.core.send(asked.id, asked.text, urgent=asked.urgent, sender=asked.by, at=asked.at)}
 
 
+async def start(sup: Supervisor, asked: Start) -> Replies:
+    """Start a session, and have its agent begin to work on the prompt, if one is given. If the name was used before, a
+    number is appended to it."""
+    given: dict[str, Any] = {"agent": asked.agent, "parent": asked.parent, "directory": asked.directory}
+    session = await sup.core.start_session(asked.name, **given, cause=Cause(actor=asked.by))
+    if asked.prompt is not None:
+        sup.core.begin_request(session.id, asked.prompt, actor=asked.by)
+    yield {"session": session.id}
+
+
+async def prompt(sup: Supervisor, asked: Prompt) -> Replies:
+    """Have the agent of a session work on a prompt, after the prompts that it has already. The reply comes at once, or,
+    with wait, when the turn has ended. A caller that leaves meanwhile ends nothing."""
+    result = sup.core.begin_request(asked.id, asked.text, actor=asked.by)
+    ended = await result() if asked.wait else None
+    yield {"result": None if ended is None else {name: getattr(ended, name) for name in _RESULT}}
+
+
+async def close(sup: Supervisor, asked: Close) -> Replies:
+    """End a session as completed, with everything below it, and reply when all of it has ended."""
+    sup.core.registry.session(asked.id)
+    await sup.core.close_session(asked.id, reason=asked.reason, cause=Cause(actor=asked.by))
+    yield {"closed": asked.id}
+
+
 async def answer(sup: Supervisor, asked: Answer) -> Replies:
     """Answer a permission that an agent waits for. The first answer counts; a later one is an error."""
     how: dict[str, Any] = {"allow": asked.allow, "always": asked.always, "because": asked.because}
@@ -266,17 +300,20 @@ async def _task_reply(
 
 # ------------------------------------------------------------------------------------------------------- the table
 _TABLE: Final = (
-    Operation(Ping, ping, Effect.READS),
-    Operation(Inspect, inspect, Effect.READS),
-    Operation(Permissions, permissions, Effect.READS),
-    Operation(Follow, follow, Effect.READS, lines=Lines.ENDLESS),
+    Operation(Ping, ping, Effect.READS, role=Role.READ),
+    Operation(Inspect, inspect, Effect.READS, role=Role.READ),
+    Operation(Permissions, permissions, Effect.READS, role=Role.READ),
+    Operation(Follow, follow, Effect.READS, lines=Lines.ENDLESS, role=Role.READ),
+    Operation(Start, start, Effect.CHANGES, Access("sessions")),
+    Operation(Prompt, prompt, Effect.CHANGES, Access("sessions")),
     Operation(Send, send, Effect.CHANGES, Access("send", within=within_sessions)),
     Operation(Answer, answer, Effect.CHANGES, Access("answer", never=own_permission)),
     Operation(Steer, steer, Effect.ENDS, Access("tasks"), Lines.MANY),  # a cancelled task ends its session
     Operation(Split, split, Effect.CHANGES, Access("tasks", within=own_task)),
-    Operation(Compact, compact, Effect.CHANGES, Access("compact")),
+    Operation(Compact, compact, Effect.CHANGES, Access("compact"), role=Role.ADMIN),
     Operation(Abort, abort, Effect.ENDS, Access("abort", within=within_sessions), idempotent=True),
-    Operation(Stop, stop, Effect.ENDS, Access("stop")),
+    Operation(Close, close, Effect.ENDS, Access("sessions")),
+    Operation(Stop, stop, Effect.ENDS, Access("stop"), role=Role.ADMIN),
 )
 OPERATIONS: Final[Mapping[str, Operation]] = {one.name: one for one in _TABLE}
 """Every operation, by its name."""

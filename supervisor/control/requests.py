@@ -126,6 +126,40 @@ class Send(Command):
         return f"send to {self.id}"
 
 
+class Start(Command):
+    do: Literal["start"] = "start"
+    name: str = Field(description="the name of the session: letters, digits, '.', '_' and '-'")
+    agent: str | None = Field(None, description="the name of a configured agent; without it, the agent of the parent")
+    parent: str | None = Field(None, description="the id of the session that the new session is a child of")
+    directory: str | None = Field(None, description="the working directory of the agent, instead of the configured one")
+    prompt: str | None = Field(None, description="the first prompt, which the agent begins to work on at once")
+
+    @property
+    def title(self) -> str:
+        return f"the start of {self.name}"
+
+
+class Prompt(Command):
+    do: Literal["prompt"] = "prompt"
+    id: str = Field(description="the id of a session")
+    text: str = Field(description="the prompt for the agent")
+    wait: Flag = Field(False, description="true to reply when the turn has ended, with its result")
+
+    @property
+    def title(self) -> str:
+        return f"a prompt for {self.id}"
+
+
+class Close(Command):
+    do: Literal["close"] = "close"
+    id: str = Field(description="the id of a session")
+    reason: str = Field("no more work", description="the reason, for the record")
+
+    @property
+    def title(self) -> str:
+        return f"the close of {self.id}"
+
+
 class Answer(Command):
     """Answer a permission request."""
 

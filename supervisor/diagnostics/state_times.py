@@ -8,6 +8,7 @@ that cools down receives requests.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -16,7 +17,7 @@ from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import Kind, LifecycleEvent
-from supervisor.ports import EntityRow
+from supervisor.ports import EntityRow, Reader
 
 PROVIDER_BREAKER: Final = "ProviderBreaker"
 """Name of the fact about a transition of a provider's breaker."""
@@ -96,6 +97,24 @@ class StateTimes:
 def needs_times(row: EntityRow) -> bool:
     """Return whether the records of an entity are needed to say until when the entity waits."""
     return not row.ended and row.state in _TIMED.get(row.kind, ())
+
+
+def read_state_times(reader: Reader, rows: Sequence[EntityRow]) -> StateTimes:
+    """Return the times of the entities among *rows* that wait for a time, and of the failing providers of the last plan
+    run."""
+    times = StateTimes()
+    if any(row.kind == Kind.SESSION and not row.ended for row in rows):
+        for event in reader.events_named(STALLED):
+            times.take(event)
+    for row in rows:
+        if needs_times(row):
+            for event in reader.events(row.id):
+                times.take(event)
+        elif row.kind == Kind.WORKSTREAM and not row.ended:
+            for event in reader.events_named(PROVIDER_BREAKER):
+                if event.seq > row.born_seq:
+                    times.take(event)
+    return times
 
 
 def time_of_day(at: float) -> str:

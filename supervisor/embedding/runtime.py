@@ -7,10 +7,11 @@ cancellation, aborts every session with that cause, within the stage budgets. In
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -18,6 +19,7 @@ import anyio.to_thread
 from actors import ActorStopped, Restart, open_system
 from actors.waiting import to_the_end
 from supervisor.agents.codecs import adapters, codec_for
+from supervisor.control.http.options import BadHttpOptions, HttpOptions, listening
 from supervisor.control.server import serve_control
 from supervisor.host.api import Supervisor
 from supervisor.host.dependencies import Dependencies
@@ -59,6 +61,7 @@ async def open_supervisor(
     on_permission: OnPermission | None = None,
     journal: Journal | None = None,
     control: bool = True,
+    http: bool | HttpOptions = False,
     stop_cancels_host: bool = False,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor for as long as the block lasts.
@@ -77,6 +80,8 @@ async def open_supervisor(
         journal: journal to use instead of one in memory, closed when the block is left. A state directory has its own.
         control: serve the control socket of the state directory, so that ``supervisor tree``, ``abort``, ``send`` and
             the other commands work on this supervisor from a terminal. Only this user, and root, may connect.
+        http: serve the HTTP API on ``runtime/http.sock`` of the state directory, for this user and root, and with
+            :class:`HttpOptions` over TCP, too. It needs the extra ``http`` (docs/how-to/http.md).
         stop_cancels_host: cancel the code of the block after a stop (:meth:`Supervisor.stop`, ``supervisor stop``), as
             soon as the drain is over; the block is then left normally. By default a stop never cancels the code of the
             block: the code waits for ``sup.stopping``.
@@ -88,7 +93,7 @@ async def open_supervisor(
         TypeError: an argument has a wrong type.
         ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
             for graduated access without worktrees; an agent's adapter is unknown; ``settings.plugins`` names a plug-in
-            that is not installed.
+            that is not installed; the HTTP API cannot be served as *http* says.
         WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: the journal cannot be read, or was written by a newer version. At the end of the block: the
@@ -103,12 +108,16 @@ async def open_supervisor(
     check_types(Journal, journal=journal)
     check_items("plugins", plugins, object)
     check_type("control", control, bool)
+    if not isinstance(http, bool):
+        check_type("http", http, HttpOptions)
     check_type("stop_cancels_host", stop_cancels_host, bool)
     for name, function in (("choose", choose), ("on_permission", on_permission)):
         if function is not None and not callable(function):
             check_type(name, function, "a function")
     if state_dir is not None and journal is not None:
         raise ValueError("journal: a state directory has its own; give state_dir or journal, not both")
+    if http and state_dir is None:
+        raise ValueError("http: its socket lies in the state directory; give state_dir, or mount create_app(sup)")
     async with open_in(
         None if state_dir is None else partial(StateDir.open, Path(state_dir)),
         agents=agents,
@@ -119,6 +128,7 @@ async def open_supervisor(
         on_permission=on_permission,
         journal=journal,
         control=control,
+        http=http,
         stop_cancels_host=stop_cancels_host,
     ) as sup:
         yield sup
@@ -136,6 +146,7 @@ async def open_in(
     on_permission: OnPermission | None = None,
     journal: Journal | None = None,
     control: bool = True,
+    http: bool | HttpOptions = False,
     stop_cancels_host: bool = False,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor, as :func:`open_supervisor` does, in the state directory that *open_directory* returns. The
@@ -151,6 +162,7 @@ async def open_in(
         opened = open_directory() if open_directory is not None else None
         if opened is not None:
             stack.enter_context(opened.lock())
+        serve_http = stack.enter_context(_http_service(opened, http)) if opened is not None and http else None
         if opened is not None:
             journal = await SqliteJournal.open(opened.journal, jsonl=opened.transitions, possession=opened.possession)
         elif journal is None:
@@ -172,10 +184,32 @@ async def open_in(
                 pass  # the journal was lost meanwhile: leaving the block says so
             except OSError as error:  # sessions that were just taken over must not be ended for that
                 _log.warning("no control socket: no command can reach this supervisor", why=str(error))
+        if serve_http is not None:
+            with suppress(ActorStopped):  # as above
+                await sup.core.services.start("http", partial(serve_http, sup, closing=sup.core.services.closing))
         with anyio.CancelScope() as block:
             if stop_cancels_host:
                 sup.core.registry.system.group.start_soon(_cancel_after_drain, sup.core, block)
             yield sup
+
+
+@contextmanager
+def _http_service(opened: StateDir, http: bool | HttpOptions) -> Iterator[Callable[..., Coroutine[Any, Any, None]]]:
+    """Bind the sockets of the HTTP API, before anything of an earlier supervisor is taken over; yield the loop of the
+    service."""
+    options = http if isinstance(http, HttpOptions) else HttpOptions()
+    try:
+        from supervisor.control.http.serving import serve_http, tls_context  # here, since it needs an extra
+    except ImportError as error:
+        missing = f"http: {error.name} is not installed; `pip install 'supervisor-runtime[http]'` brings it"
+        raise BadHttpOptions(missing) from None
+    tls = tls_context(options)
+    with listening(opened.http_socket, options) as sockets:
+
+        def serve(sup: Supervisor, **given: Any) -> Coroutine[Any, Any, None]:
+            return serve_http(sup, sockets, options, tls=tls, **given)
+
+        yield serve
 
 
 async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:

@@ -409,12 +409,29 @@ class SupervisorCore:
             Refused: the session has ended, or it is a root session and the supervisor is ending. As :class:`Degraded`:
                 the journal cannot be written now.
         """
+        self._check_request(session_id, prompt)
+        return TurnResult.of(await self.outcome_of(session_id, prompt, HOST))
+
+    def begin_request(self, session_id: str, prompt: str, *, actor: str) -> Callable[[], Awaitable[TurnResult]]:
+        """Send *prompt* to a session for *actor*; return a function that waits for the result. The request goes on when
+        the caller is cancelled, or never calls the function.
+
+        Raises:
+            NoSuchEntity, Refused: as for :meth:`request`.
+        """
+        self._check_request(session_id, prompt)
+
+        async def outcome() -> TurnResult:
+            return TurnResult.of(await self.outcome_of(session_id, prompt, Cause(actor=actor)))
+
+        return self._begin(outcome, f"prompt {session_id}")
+
+    def _check_request(self, session_id: str, prompt: str) -> None:
         session = self.registry.session(session_id)
         check_text("prompt", prompt)
         if self.stopping.is_set() and session.parent is None:  # the turn of a parent waits for its children
             raise Refused(f"the prompt is not taken: the supervisor is ending, and begins no turn of {session_id}")
         self.check_disk(f"a prompt for {session_id}")
-        return TurnResult.of(await self.outcome_of(session_id, prompt, HOST))
 
     async def outcome_of(
         self,
@@ -539,6 +556,11 @@ class SupervisorCore:
             Refused: the supervisor ended before *do* returned.
             Exception: the exception that *do* raised.
         """
+        return await self._begin(do, name)()
+
+    def _begin(self, do: Callable[[], Awaitable[_T]], name: str) -> Callable[[], Awaitable[_T]]:
+        """Run *do* in an asynchronous task of its own; return a function that waits for its result, and raises as
+        :meth:`run_to_completion`."""
         over, results = OneShotEvent(), list[_T | Exception]()
 
         async def run() -> None:
@@ -549,16 +571,21 @@ class SupervisorCore:
             finally:
                 over.set()
 
-        ctx = self._system.context(BACKGROUND_ACTOR)
+        async def result() -> _T:
+            if began:
+                await over.wait()
+            if not results:
+                raise Refused(f"{name}: the supervisor has ended")
+            if isinstance(results[0], Exception):
+                raise results[0]
+            return results[0]
+
+        ctx, began = self._system.context(BACKGROUND_ACTOR), False
         if ctx is not None:
             with suppress(ActorStopped):
                 ctx.start_task(run, name=name)
-                await over.wait()
-        if not results:
-            raise Refused(f"{name}: the supervisor has ended")
-        if isinstance(results[0], Exception):
-            raise results[0]
-        return results[0]
+                began = True
+        return result
 
     # ------------------------------------------------------------------ ends
     async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:

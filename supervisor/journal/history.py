@@ -118,6 +118,10 @@ class History:
             found = next((row for one in self._readers() if (row := one.entity(entity_id)) is not None), None)
         return found
 
+    def snapshot(self) -> tuple[RecordId, list[EntityRow]]:
+        with self._live.read_transaction():
+            return self._live.last_seq, self._live.entities(live_only=True)
+
     async def follow(
         self, entity_id: str | None = None, after_seq: RecordId = BEGINNING
     ) -> AsyncGenerator[LifecycleEvent, None]:

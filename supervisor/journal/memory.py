@@ -8,8 +8,9 @@ is missing. Records are kept encoded, so that a later change of a caller's dicti
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from threading import Lock
 
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
@@ -44,6 +45,8 @@ class MemoryStore:
         self.entities: dict[str, EntityRow] = {}
         self.effects: set[str] = set()
         self.owed: dict[str, tuple[str, str, bytes]] = {}
+        self.writing = Lock()
+        """Held during a write: a reader in another thread must not see one half of a batch."""
 
     @property
     def last_seq(self) -> RecordId:
@@ -65,6 +68,16 @@ class MemoryStore:
         entities = apply_batch(self.entities, self.last_seq, batch)
         records = [_encode(one.record) for one in batch]
         owed = self._new_effects(batch)
+        with self.writing:
+            self._store(batch, records, entities, owed)
+
+    def _store(
+        self,
+        batch: Sequence[Append],
+        records: Sequence[bytes],
+        entities: Mapping[str, EntityRow],
+        owed: Mapping[str, tuple[str, str, bytes]],
+    ) -> None:
         self.entities.update(entities)
         self.effects.update(owed)  # in place: `|=` with another's keys would make a new set of all of them
         self.owed.update(owed)
@@ -119,6 +132,10 @@ class _MemoryReader:
 
     def entity(self, entity_id: str) -> EntityRow | None:
         return self._store.entities.get(entity_id)
+
+    def snapshot(self) -> tuple[RecordId, list[EntityRow]]:
+        with self._store.writing:
+            return self._store.last_seq, self._store.rows(None, True)
 
     def archived_records(self, after_seq: RecordId = BEGINNING) -> int:
         return 0

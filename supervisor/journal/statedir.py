@@ -90,6 +90,7 @@ class StateDir:
         self.runtime = root / "runtime"
         self.journal = self.runtime / "journal.db"
         self.control_socket = self.runtime / "control.sock"
+        self.http_socket = self.runtime / "http.sock"
         self.lock_file = self.runtime / "lock"
         self.fork_server_file = self.runtime / "keeper"
         self.tag_file = self.runtime / "tag"
@@ -297,7 +298,7 @@ def _check_usable(path: Path) -> None:
 def _check_ours(state: StateDir) -> None:
     inside = (state.runtime, state.agents, state.transitions, state.journal, state.lock_file, state.control_socket)
     try:
-        why = why_untrusted(state.root, (*inside, state.fork_server_file, state.tag_file))
+        why = why_untrusted(state.root, (*inside, state.http_socket, state.fork_server_file, state.tag_file))
     except OSError as error:
         raise _unusable(state.root, error) from error
     if why is not None:

@@ -192,6 +192,12 @@ def end_of(path: Path) -> int:
     return ends[0] if ends else 0
 
 
+def last_written_at(path: Path) -> float | None:
+    """Return the Unix time at which the transcript at *path* was last written; ``None`` if there is none."""
+    parts = path.parent.glob(f"{path.name}*")
+    return max((part.stat().st_mtime for part in parts if part.exists()), default=None)
+
+
 def _bytes_from(part: Path, offset: int) -> bytes:
     try:
         with part.open("rb") as file:

@@ -122,7 +122,7 @@ class AgentConfig(Model):
         default=PermissionsConfig(),
         description="Answers to the agent's requests for permission: rules, or one word for all requests.",
     )
-    operates: Several[Literal["abort", "answer", "compact", "send", "stop", "tasks"]] = Field(
+    operates: Several[Literal["abort", "answer", "compact", "send", "sessions", "stop", "tasks"]] = Field(
         default=(),
         description="Requests that the agent may make beyond its own session and the sessions below it.",
     )

@@ -85,6 +85,11 @@ class Reader(Protocol):
         """Return the entity with that id; ``None`` if neither the journal nor an archive has it."""
         ...
 
+    def snapshot(self) -> tuple[RecordId, list[EntityRow]]:
+        """Return the id of the last record, and the entities that had not ended at that record: the records after it
+        lead from these entities to the present."""
+        ...
+
     def archived_records(self, after_seq: RecordId = BEGINNING) -> int:
         """Return the number of records after *after_seq* that are in archives only."""
         ...

@@ -467,13 +467,15 @@ class ShimHost:
 
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:
         """Return whether the process *pid* that has connected is one of our programs, an operator's process, or
-        unknown.
+        unknown. Over TCP, *pid* was found by ``tcp_peers``, and the caller checks that the client is still the same.
 
         A program whose context was left before the program ended counts as ours, but belongs to no session.
 
         Raises:
             OSError: no file descriptor is left.
         """
+        if connection.family != socket.AF_UNIX:
+            return self._origin_of(pid)
         return caller_at(connection, pid, self._origin_of)
 
     def _origin_of(self, pid: int) -> Caller:

@@ -31,7 +31,8 @@ pytestmark = pytest.mark.anyio
 
 AGENTS = {"a": AgentConfig(adapter="scripted", permissions=PermissionsConfig(default=Decision.ASK))}
 TOOLS = [
-    "abort", "answer", "compact", "inspect", "list", "permissions", "send", "split", "steer", "stop", "why",
+    "abort", "answer", "close", "compact", "inspect", "list", "permissions", "prompt", "send", "split", "start",
+    "steer", "stop", "why",
 ]  # fmt: skip
 
 
@@ -75,7 +76,7 @@ async def test_the_parameters_of_a_tool_are_the_fields_of_the_request(tmp_path: 
     assert all(one["description"] for one in schema["properties"].values())
     assert tools["abort"].annotations is not None
     hints = {name: one.annotations for name, one in tools.items() if one.annotations is not None}
-    assert {name for name, one in hints.items() if one.destructive_hint} == {"abort", "steer", "stop"}
+    assert {name for name, one in hints.items() if one.destructive_hint} == {"abort", "close", "steer", "stop"}
     assert {name for name, one in hints.items() if one.idempotent_hint} == {"abort"}
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from supervisor.cli.calls import ToolCallIndex
 from supervisor.cli.rendering import (
     columns,
     duration,
@@ -26,6 +25,7 @@ from supervisor.cli.rendering import (
 from supervisor.cli.results import results_json, results_text
 from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep
+from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.diagnostics.tree_view import EntityLine, Node
 from supervisor.diagnostics.validate import Problem, Report
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent, StageBudgets

@@ -1,10 +1,14 @@
-"""Find the tool call that a record is about, by folding the records in order. Pure.
+"""Tool calls, found by folding the records of their turns in order. Pure.
 
 A call starts with a number and a title; later records may name it only by the agent's own id. A record of a call whose
 start is not among the records is treated as about no call.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
 
 from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import Kind, LifecycleEvent
@@ -43,3 +47,43 @@ class ToolCallIndex:
             return ""
         title = self._titles.get((event.entity_id, number), "")
         return f'c{number} "{title}"' if title else f"c{number}"
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call of a turn. ``state`` is ``open``, or the outcome of the call; ``within`` is the id of the call that
+    contains this call, ``""`` for none. Times are Unix times."""
+
+    id: str
+    turn: str
+    title: str
+    kind: str
+    state: str
+    within: str
+    reason: str
+    began_at: float
+    ended_at: float | None
+
+
+def calls_of(events: Iterable[LifecycleEvent]) -> list[ToolCall]:
+    """Return the tool calls that the records *events* show, in the order of their starts."""
+    found: dict[tuple[str, str], ToolCall] = {}
+    for event in events:
+        fact, turn = event.metadata, event.entity_id
+        call = found.get((turn, str(fact.get("call_id"))))
+        if event.event == "tool_started" and event.outcome == "transition":
+            found[turn, str(fact.get("call_id"))] = ToolCall(
+                id=f"{turn}:c{fact.get('number')}",
+                turn=turn,
+                title=str(fact.get("title", "")),
+                kind=str(fact.get("tool_kind", "")),
+                state="open",
+                within=f"{turn}:c{fact['within']}" if fact.get("within") else "",
+                reason="",
+                began_at=event.timestamp,
+                ended_at=None,
+            )
+        elif event.event == "tool_completed" and call is not None and call.ended_at is None:  # its first result counts
+            found[turn, str(fact.get("call_id"))] = msgspec.structs.replace(
+                call, state=str(fact.get("outcome")), reason=str(fact.get("reason") or ""), ended_at=event.timestamp
+            )
+    return list(found.values())

@@ -1,0 +1,331 @@
+"""GET routes of the HTTP API: what there is, what happened, and how the supervisor does.
+
+Each route has a path without variable parts after an id, since ids contain slashes. A route that reads the journal is a
+plain function, which FastAPI calls in a thread; a route that asks the running supervisor is a coroutine function.
+
+Runs (plans) have no routes yet: ``submit`` gives them ids that last.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any, Final, Literal
+
+import anyio.to_thread
+import msgspec
+from fastapi import APIRouter, FastAPI, Path, Query, Request
+from fastapi.openapi.docs import get_swagger_ui_html
+from pydantic import BaseModel, Field
+from starlette.responses import Response
+
+from supervisor.control.http.errors import ErrorReply, Problem
+from supervisor.control.http.schemas import schema_of
+from supervisor.control.http.views import APPROVED_BY_PERSONS, Detail, Health, Line, Usage, Views
+from supervisor.diagnostics.causal_trace import Explanation
+from supervisor.diagnostics.task_status import DeadLetter
+from supervisor.diagnostics.tool_calls import ToolCall
+from supervisor.diagnostics.tree_view import Node
+from supervisor.diagnostics.visual_state import Inspected
+from supervisor.host.api import Supervisor
+from supervisor.lifecycles.types import INTEGER_MAX, Kind, LifecycleEvent, RecordId
+from supervisor.policies.budgets import Amounts
+from supervisor.policies.permissions import OpenPermission
+from supervisor.ports.version import installed_version
+from supervisor.runtime.entity import NoSuchEntity
+
+HEARTBEAT_S: Final = 2.0
+"""Seconds that the core has to show that it works, before the supervisor counts as not ready."""
+
+ERRORS: Final[dict[int | str, dict[str, Any]]] = {
+    400: {"model": ErrorReply, "description": "The body is not JSON, or a token stands in the URL."},
+    401: {"model": ErrorReply, "description": "No valid token was given."},
+    403: {"model": ErrorReply, "description": "This caller may not do that, or the request comes from another site."},
+    404: {"model": ErrorReply, "description": "Nothing has that id."},
+    422: {"model": ErrorReply, "description": "A parameter or field is not valid."},
+    429: {"model": ErrorReply, "description": "The caller sends too many requests."},
+    503: {"model": ErrorReply, "description": "The journal cannot be written now, or too many clients are connected."},
+}
+"""Statuses that every route can have."""
+PAGE_MAX: Final = 1_000
+
+Id = Annotated[str, Path(description="the id of the entity")]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description=f"the largest number of items, 1 to {PAGE_MAX}")]
+After = Annotated[int, Query(ge=0, le=INTEGER_MAX, description="`next` of the page before; 0 for the first page")]
+Ended = Annotated[bool, Query(description="true to list also what has ended, as long as the journal has it")]
+
+
+class Ready(BaseModel):
+    """The supervisor works."""
+
+    status: Literal["live", "ready"] = Field(description="live, or ready")
+
+
+class Page(BaseModel):
+    """Page of a list."""
+
+    next: int | None = Field(description="the value of `after` for the next page; null on the last page")
+
+
+class Lines(Page):
+    """Entities in the order of their creation."""
+
+    items: list[schema_of(Line)] = Field(description="the entities")  # type: ignore[valid-type]
+
+
+class Records(Page):
+    """Records in their order."""
+
+    items: list[schema_of(LifecycleEvent)] = Field(description="the records")  # type: ignore[valid-type]
+
+
+class ToolCalls(BaseModel):
+    """Tool calls of a turn."""
+
+    items: list[schema_of(ToolCall)] = Field(description="the calls, in the order of their starts")  # type: ignore[valid-type]
+
+
+class OpenPermissions(BaseModel):
+    """Permission requests that wait for a person."""
+
+    items: list[schema_of(OpenPermission)] = Field(description="the requests, oldest first")  # type: ignore[valid-type]
+
+
+class Tree(BaseModel):
+    """Entities with everything below them."""
+
+    seq: int = Field(description="the number of the last record: /api/v1/events?after= goes on from here")
+    nodes: list[schema_of(Node)] = Field(description="the entities without a parent")  # type: ignore[valid-type]
+
+
+class Output(BaseModel):
+    """Text of a transcript: prompts, and what the agent wrote."""
+
+    text: str = Field(description="the lines: time of day in UTC, source, text; a secret is written as its name")
+    next: int = Field(description="the value of `after` for the text to come")
+    ended: bool = Field(description="whether the session has ended, so that no text will come")
+
+
+class UsageReply(BaseModel):
+    """Tokens and cost, archives included."""
+
+    total: schema_of(Amounts) = Field(description="the usage of all sessions together")  # type: ignore[valid-type]
+    items: list[schema_of(Usage)] = Field(description="the usage of each entity")  # type: ignore[valid-type]
+
+
+class DeadLetters(BaseModel):
+    """Tasks that were given up."""
+
+    items: list[schema_of(DeadLetter)] = Field(description="the tasks, in the order of their creation")  # type: ignore[valid-type]
+
+
+health_router = APIRouter(tags=["health"])
+router = APIRouter(prefix="/api/v1", responses=ERRORS, tags=["queries"])
+
+
+def supervisor_of(request: Request) -> Supervisor:
+    """Return the supervisor that the app of the request serves."""
+    found: Supervisor = request.app.state.supervisor
+    return found
+
+
+def _views(request: Request) -> Views:
+    found: Views = request.app.state.views
+    return found
+
+
+def reply(value: object, status: int = 200) -> Response:
+    """Return *value*, which msgspec encodes, as a response."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+# -------------------------------------------------------------------------------------------------------- health
+@health_router.get("/livez", response_model=Ready)
+async def livez() -> Response:
+    """Say that the HTTP server works. No token is needed."""
+    return reply({"status": "live"})
+
+
+@health_router.get("/readyz", response_model=Ready, responses={503: ERRORS[503]})
+async def readyz(request: Request) -> Response:
+    """Say whether the supervisor takes work: its core has handled a message just now, the journal can be written, and
+    no stop has begun. No token is needed."""
+    sup = supervisor_of(request)
+    try:
+        await sup.core.heartbeat(timeout_s=HEARTBEAT_S)
+    except Exception as error:  # whatever it is: the core does not work
+        raise Problem(503, f"the core of the supervisor does not respond: {error}", code="failed") from error
+    if sup.failure is not None:
+        raise Problem(503, "the supervisor has failed, and ends its sessions", code="failed")
+    if sup.stopping.is_set():
+        raise Problem(503, "the supervisor is stopping", code="stopping")
+    if sup.outage is not None:
+        raise Problem(503, "the journal cannot be written now", code="degraded", headers={"Retry-After": "1"})
+    return reply({"status": "ready"})
+
+
+@health_router.get("/openapi.json", include_in_schema=False)
+def openapi(request: Request) -> Response:
+    """Return the description of this API. It takes half a second to make, the first time."""
+    return reply(request.app.openapi())
+
+
+@health_router.get("/docs", include_in_schema=False)
+async def docs(request: Request) -> Response:
+    """Show the description as a page for people, whose script comes from a public server."""
+    return get_swagger_ui_html(openapi_url=f"{request.scope.get('root_path', '')}/openapi.json", title="supervisor")
+
+
+@router.get("/health", response_model=schema_of(Health), tags=["health"])
+async def health(request: Request) -> Response:
+    """Show the state of the supervisor: outage, shortage, processes of unknown origin, open streams."""
+    sup = supervisor_of(request)
+    state = "failed" if sup.failure is not None else "stopping" if sup.stopping.is_set() else "running"
+    found = Health(
+        pid=os.getpid(),
+        version=installed_version(),
+        state=state,
+        seq=sup.core.journal.last_seq,
+        sessions=len(sup.core.registry.sessions),
+        streams=len(request.app.state.streams),
+        outage=sup.outage,
+        shortage=sup.shortage,
+        unidentified=sup.unidentified,
+        failure=None if sup.failure is None else str(sup.failure),
+    )
+    return reply(found)
+
+
+# ------------------------------------------------------------------------------------------------------ entities
+def _add_entities(kind: Kind, what: str) -> None:
+    """Add the list of the entities of a kind, and the route of one of them."""
+
+    def listed(
+        request: Request,
+        limit: Limit = 100,
+        after: After = 0,
+        ended: Ended = False,
+        parent: Annotated[str | None, Query(description="the id of the only parent wanted")] = None,
+        state: Annotated[list[str] | None, Query(description="the only states wanted; repeatable")] = None,
+    ) -> Response:
+        return _page(request, kind, ended=ended, parent=parent, states=state or (), after=after, limit=limit)
+
+    async def detailed(request: Request, id: Id) -> Response:
+        return await _detail(request, kind, id)
+
+    listed.__doc__ = f"List {what}, in the order of creation."
+    detailed.__doc__ = f"Show one of the {what}, with its data, usage and budget."
+    router.add_api_route(f"/{kind}s", listed, name=f"list_{kind}s", response_model=Lines)
+    router.add_api_route(f"/{kind}s/{{id:path}}", detailed, name=f"get_{kind}", response_model=schema_of(Detail))
+
+
+def _page(request: Request, kind: Kind, *, after: int, limit: int, **wanted: Any) -> Response:
+    found = _views(request).lines(kind, after=RecordId(after), limit=limit + 1, **wanted)
+    shown = found[:limit]
+    return reply({"items": shown, "next": shown[-1].seq if len(found) > limit else None})
+
+
+async def _detail(request: Request, kind: Kind, entity_id: str) -> Response:
+    found = await anyio.to_thread.run_sync(_views(request).detail, kind, entity_id)
+    if kind is Kind.SESSION and not found.ended:
+        try:
+            budget = supervisor_of(request).core.left_of(entity_id)
+        except NoSuchEntity:  # it has ended meanwhile
+            budget = None
+        found = msgspec.structs.replace(found, budget=budget)
+    return reply(found)
+
+
+for _kind, _what in {
+    Kind.SESSION: "sessions",
+    Kind.AGENT: "agents",
+    Kind.TURN: "turns",
+    Kind.TASK: "tasks of plans",
+    Kind.WORKER: "workers of plans",
+}.items():
+    _add_entities(_kind, _what)
+
+
+@router.get("/approvals", response_model=Lines)
+def approvals(request: Request, limit: Limit = 100, after: After = 0) -> Response:
+    """List the tasks that wait for a person: POST /api/v1/tasks/approve or /api/v1/tasks/reject answers."""
+    wanted = {"ended": False, "parent": None, "states": APPROVED_BY_PERSONS}
+    return _page(request, Kind.TASK, after=after, limit=limit, **wanted)
+
+
+@router.get("/tree", response_model=Tree)
+def tree(request: Request, ended: Ended = False) -> Response:
+    """Show every entity below its parent: sessions, agents, turns, open tool calls, permissions, tasks."""
+    seq, nodes = _views(request).tree(ended=ended)
+    return reply({"seq": seq, "nodes": nodes})
+
+
+@router.get("/tool-calls", response_model=ToolCalls)
+def tool_calls(request: Request, turn: Annotated[str, Query(description="the id of the turn")]) -> Response:
+    """List the tool calls of a turn, open ones and ended ones."""
+    return reply({"items": _views(request).tool_calls(turn)})
+
+
+@router.get("/permissions", response_model=OpenPermissions)
+async def permissions(request: Request) -> Response:
+    """List the permission requests that wait for a person."""
+    return reply({"items": supervisor_of(request).permissions()})
+
+
+@router.get("/dead-letters", response_model=DeadLetters)
+def dead_letters(request: Request) -> Response:
+    """List the tasks that were given up."""
+    return reply({"items": _views(request).dead_letters()})
+
+
+# ------------------------------------------------------------------------------------------------------- history
+@router.get("/records", response_model=Records)
+def records(
+    request: Request,
+    limit: Limit = 100,
+    after: After = 0,
+    id: Annotated[str | None, Query(description="the id of the only entity wanted")] = None,
+    kind: Annotated[Kind | None, Query(description="the only kind of entities wanted")] = None,
+    event: Annotated[str | None, Query(description="the name of the only event wanted")] = None,
+) -> Response:
+    """List records, archives included."""
+    found, following = _views(request).records(id, kind, event, RecordId(after), limit)
+    return reply({"items": found, "next": following})
+
+
+@router.get("/causes/{id:path}", response_model=schema_of(Explanation))
+def causes(request: Request, id: Id) -> Response:
+    """Explain the last change of an entity, or of a tool call: the chain of causes from the root event."""
+    return reply(_views(request).causes(id))
+
+
+@router.get("/transcripts/{id:path}", response_model=Output)
+def transcripts(
+    request: Request,
+    id: Annotated[str, Path(description="the id of the session")],
+    after: Annotated[int, Query(ge=0, le=INTEGER_MAX, description="`next` of the reply before; 0 at first")] = 0,
+) -> Response:
+    """Show the prompts of a session and what its agent wrote. The position is an offset into the text: output is no
+    record, and has a sequence of its own."""
+    text, following, ended = _views(request).transcript(id, after)
+    return reply({"text": text, "next": following, "ended": ended})
+
+
+@router.get("/usage", response_model=UsageReply)
+def usage(
+    request: Request, id: Annotated[str | None, Query(description="the id of the only entity wanted")] = None
+) -> Response:
+    """Show tokens and cost, by entity and in total."""
+    total, items = _views(request).usage(id)
+    return reply({"total": total, "items": items})
+
+
+@router.get("/inspections/{id:path}", response_model=schema_of(Inspected))
+async def inspections(request: Request, id: Id) -> Response:
+    """Inspect a living entity, also if it is stuck: its mailbox, its tasks, and where each of them waits."""
+    return reply(supervisor_of(request).inspect(id))
+
+
+def add_queries(app: FastAPI) -> None:
+    """Add the routes of this module to *app*."""
+    app.include_router(health_router)
+    app.include_router(router)
