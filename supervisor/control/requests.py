@@ -127,12 +127,18 @@ class Send(Command):
 
 
 class Start(Command):
-    do: Literal["start"] = "start"
+    """Start a session."""
+
+    do: Literal["start"] = Field(default="start", description="start, the name of the operation")
     name: str = Field(description="the name of the session: letters, digits, '.', '_' and '-'")
-    agent: str | None = Field(None, description="the name of a configured agent; without it, the agent of the parent")
-    parent: str | None = Field(None, description="the id of the session that the new session is a child of")
-    directory: str | None = Field(None, description="the working directory of the agent, instead of the configured one")
-    prompt: str | None = Field(None, description="the first prompt, which the agent begins to work on at once")
+    agent: str | None = Field(
+        default=None, description="the name of a configured agent; without it, the agent of the parent"
+    )
+    parent: str | None = Field(default=None, description="the id of the session that the new session is a child of")
+    directory: str | None = Field(
+        default=None, description="the working directory of the agent, instead of the configured one"
+    )
+    prompt: str | None = Field(default=None, description="the first prompt, which the agent begins to work on at once")
 
     @property
     def title(self) -> str:
@@ -140,10 +146,12 @@ class Start(Command):
 
 
 class Prompt(Command):
-    do: Literal["prompt"] = "prompt"
+    """Give a session a prompt, a task for its agent."""
+
+    do: Literal["prompt"] = Field(default="prompt", description="prompt, the name of the operation")
     id: str = Field(description="the id of a session")
     text: str = Field(description="the prompt for the agent")
-    wait: Flag = Field(False, description="true to reply when the turn has ended, with its result")
+    wait: Flag = Field(default=False, description="true to reply when the turn has ended, with its result")
 
     @property
     def title(self) -> str:
@@ -151,9 +159,11 @@ class Prompt(Command):
 
 
 class Close(Command):
-    do: Literal["close"] = "close"
+    """Close a session, which has no more work."""
+
+    do: Literal["close"] = Field(default="close", description="close, the name of the operation")
     id: str = Field(description="the id of a session")
-    reason: str = Field("no more work", description="the reason, for the record")
+    reason: str = Field(default="no more work", description="the reason, for the record")
 
     @property
     def title(self) -> str:

@@ -48,7 +48,7 @@ Gate = Callable[[str], bool]
 """Return whether work for the named provider may be begun now. The function must change nothing."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Largest numbers of items that may be at work at once: *total* in all, ``None`` for no limit, and *agents* by the
     name of the agent."""
 

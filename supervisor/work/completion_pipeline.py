@@ -86,7 +86,7 @@ merged."""
 
 
 RESOLVE: Final = "the workspace has this work, with the target merged in: resolve the conflict there"
-"""What the next prompt says about a merge conflict."""
+"""Text about a merge conflict in the next prompt."""
 
 
 class MergeResult(NamedTuple):

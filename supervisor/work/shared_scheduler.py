@@ -125,7 +125,7 @@ class SharedScheduler:
 
     def set_limits(self) -> None:
         """Read the limits on tasks at work: those of the settings and agents as they are now."""
-        self.backlog.limits = Limits(self._sup.settings.max_sessions_total, self._sup.session_limits)
+        self.backlog.limits = Limits(total=self._sup.settings.max_sessions_total, agents=self._sup.session_limits)
 
 
 def _last_token(sup: SupervisorCore) -> int:

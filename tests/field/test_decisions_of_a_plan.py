@@ -1,5 +1,5 @@
-"""What a plan decides is recorded as the plan's decision, with the record that led to it; an operator is named only
-where an operator gave a command."""
+"""Decisions of a plan are recorded as the plan's, with the record that led to them; an operator is named only where an
+operator gave a command."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ PLANS = {
 
 @pytest.mark.parametrize("name", PLANS)
 def test_the_end_of_a_task_leads_to_the_failure_of_the_other(scratch: Scratch, name: str) -> None:
-    """Where the plan ends ``b`` because ``a`` has failed, `why b` leads to the failure of ``a``, and no record of the
-    run is by an operator."""
+    """A plan ends ``b`` because ``a`` has failed: `why b` leads to the failure of ``a``, and no record of the run is by
+    an operator."""
     settings, tasks = PLANS[name]
     scratch.plan(f"""
         agents:

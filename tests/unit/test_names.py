@@ -51,6 +51,10 @@ GIVEN_UP = words(
 
 KEPT = {
     "Lane": "a priority lane of a mailbox, in the public API of actors; the given-up word was that of a partition",
+    **dict.fromkeys(
+        ("HeldBy", "StepHeld", "WorkspaceHeld", "held_steps"),
+        "rule 48: a step that something outside of the work holds; the given-up word was that of a lease",
+    ),
     **dict.fromkeys(("worst_case", "WorstCase"), "the usual term; the given-up word was that of a run"),
 }
 """Names with a word of GIVEN_UP that stay, with the reason."""
