@@ -32,6 +32,7 @@ from supervisor import (
 )
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.ports import Append
+from supervisor.work.leases import Claim
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.shared_scheduler import SharedScheduler
 from supervisor.work.task_execution import TaskExecution
@@ -163,6 +164,25 @@ async def test_a_plan_that_fails_ends_neither_the_supervisor_nor_another_plan() 
 
         shop.finish()
         assert await result_of(other) == {"y0": "completed"}
+
+
+async def test_a_claim_that_fails_ends_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while a claim is recorded ends the plan of the task, and the other plans go on to be served."""
+    shop, begin_claim = Workshop(), PlanRun.begin_claim
+
+    def fail_for_x(plan_run: PlanRun, execution: TaskExecution, claim: Claim) -> None:
+        if execution.name.startswith("x"):
+            raise RuntimeError("it cannot be recorded")
+        begin_claim(plan_run, execution, claim)
+
+    monkeypatch.setattr(PlanRun, "begin_claim", fail_for_x)
+    shop.finish()
+    async with open_supervisor(agents=shop.agents) as sup:
+        one = await submit(sup, plan_of("x", *tasks_of("x", 2), agents=shop.agents))
+        with anyio.fail_after(SOON_S), pytest.raises(RuntimeError, match="it cannot be recorded"):
+            await one
+        other = await submit(sup, plan_of("y", *tasks_of("y", 2), agents=shop.agents))
+        assert await result_of(other) == {"y0": "completed", "y1": "completed"}
 
 
 async def test_a_stop_of_the_supervisor_ends_all_plans() -> None:
