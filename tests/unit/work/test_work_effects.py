@@ -54,12 +54,12 @@ def parsed(folder: str) -> Iterator[tuple[str, ast.Module]]:
 
 
 def uses_port(function: ast.AST) -> bool:
-    """Return whether a function, or a function within it, calls a method of a port."""
+    """Return whether a function, or a function within it, calls a method of a port, or passes the method on (a step
+    that may be held)."""
     for one in ast.walk(function):
-        if isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute):
-            owner = one.func.value
-            is_owned = isinstance(owner, ast.Attribute) and owner.attr in OWNERS
-            if one.func.attr in PORTS or (is_owned and one.func.attr != "allows"):
+        if isinstance(one, ast.Attribute):
+            is_owned = isinstance(one.value, ast.Attribute) and one.value.attr in OWNERS
+            if one.attr in PORTS or (is_owned and one.attr != "allows"):
                 return True
     return False
 
