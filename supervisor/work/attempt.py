@@ -130,6 +130,10 @@ class Attempts:
     async def make(self, execution: TaskExecution) -> None:
         """Perform the effect ``MakeAttempt``: prompt the session of the task, or follow the turn that was begun under
         an earlier supervisor, and record the outcome."""
+        if execution.state is Task.WAITING_FOR_SUBTASKS and not execution.session_lives:
+            # Its own turn was lost with its supervisor: the rest of the work is done by its subtasks.
+            await self._plan_run.report(execution, task_run.ExecutionCompleted())
+            return
         outcome = await self._outcome(execution)
         execution.seq, execution.output = outcome.seq or execution.seq, outcome.text
         if outcome.outcome == "completed":
@@ -187,8 +191,6 @@ class Attempts:
         """Return the outcome of the turn that was begun under an earlier supervisor. If the prompt of that turn is not
         in the journal, prompt now."""
         session = self._sup.registry.sessions.get(execution.session_id)
-        if session is None and execution.state is Task.WAITING_FOR_SUBTASKS:
-            return Outcome("completed", "", "")  # the rest of the work is done by its subtasks
         found = await self._sup.last_outcome(execution.session_id, once=True)
         if found is None and (told := self._sup.recovered_work.answers.get(execution.session_id)) is not None:
             found = Outcome(told.outcome, told.error, "", told.seq)
