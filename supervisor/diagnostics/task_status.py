@@ -128,7 +128,7 @@ class TaskStatus:
         elif row.state in _ASKED:
             yield f"{_ASKED[row.state]}: {self._command('approve', row.id)}"
         elif row.state in _HELD:
-            yield f"held by {data.get('claimed_by')}"
+            yield f"session {data.get('claimed_by')}"
             yield self.step(row)
         elif row.state == Task.DONE.value:
             yield "" if hold(row, data) else "its work is being merged"

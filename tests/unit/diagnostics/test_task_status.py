@@ -47,10 +47,10 @@ def test_a_held_task_says_by_whom_and_at_which_attempt() -> None:
         run(2, "build", "CIRCUIT_OPEN", attempts=5),
         run(3, "build-2", "IN_PROGRESS", attempts=2, failures=1),
     )
-    assert said(*rows)["r1#build"] == "held by build-2, attempt 2 of 5, retry 1 of 3"
+    assert said(*rows)["r1#build"] == "session build-2, attempt 2 of 5, retry 1 of 3"
     claimed = task(1, "build", "CLAIMED", claimed_by="build")
-    assert said(claimed)["r1#build"] == "held by build"
-    assert said(claimed, run(2, "build", "PENDING", attempts=0))["r1#build"] == "held by build"
+    assert said(claimed)["r1#build"] == "session build"
+    assert said(claimed, run(2, "build", "PENDING", attempts=0))["r1#build"] == "session build"
 
 
 def test_a_task_says_whom_it_waits_for() -> None:
@@ -133,7 +133,7 @@ def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
 def test_a_task_says_that_its_work_is_checked_or_merged() -> None:
     """The text of a task whose agent is done says since when its work is checked, or that its work is being merged."""
     checked = (task(1, "a", "IN_PROGRESS", claimed_by="a"), run(2, "a", "VALIDATING", attempts=1))
-    assert said(*checked)["r1#a"] == f"held by a, its work is checked since {time_of_day(2.5)}"
+    assert said(*checked)["r1#a"] == f"session a, its work is checked since {time_of_day(2.5)}"
     assert said(task(1, "a", "DONE"))["r1#a"] == "its work is being merged"
 
 
@@ -141,7 +141,7 @@ def test_a_task_that_is_to_be_claimed_again_says_when() -> None:
     """The text of an open task with a delay shows the time before which nobody claims the task."""
     rows = (task(1, "a", "OPEN", delay_s=4.0), run(2, "a-2", "PENDING"))
     assert said(*rows)["r1#a"] == f"is tried again not before {time_of_day(5.5)} ({RESET})"
-    assert said(task(1, "a", "CLAIMED", delay_s=4.0, claimed_by="a"))["r1#a"] == "held by a"
+    assert said(task(1, "a", "CLAIMED", delay_s=4.0, claimed_by="a"))["r1#a"] == "session a"
 
 
 def test_a_delay_counts_from_the_entry_into_the_state() -> None:
@@ -192,7 +192,7 @@ def test_a_task_says_where_its_work_is_kept() -> None:
 
 def test_a_task_from_before_workstreams_is_told_too() -> None:
     """A task of an older journal, without a workstream, shows the session that claimed it."""
-    assert said(row(1, "task", "r1#a", state="CLAIMED", data={"claimed_by": "a"})) == {"r1#a": "held by a"}
+    assert said(row(1, "task", "r1#a", state="CLAIMED", data={"claimed_by": "a"})) == {"r1#a": "session a"}
     assert said(row(1, "task", "r1#a", data={})) == {"r1#a": ""}
 
 
@@ -288,12 +288,12 @@ def test_the_tree_and_the_list_have_these_words() -> None:
         ("a", ""),
     ]
     (shown,) = nodes[0].children
-    assert (shown.id, shown.note) == ("r1#a", "held by a, attempt 1 of 5")
+    assert (shown.id, shown.note) == ("r1#a", "session a, attempt 1 of 5")
     assert [(one.id, one.note) for one in shown.children] == [
         ("r1#a:run", "attempt 1 of 5"),
         ("r1#a:job", "on worker local"),
     ]
-    assert {one.id: one.note for one in ps(rows, now=9.0)}["r1#a"] == "held by a, attempt 1 of 5"
+    assert {one.id: one.note for one in ps(rows, now=9.0)}["r1#a"] == "session a, attempt 1 of 5"
 
 
 # ------------------------------------------------------------------------------------------------------ dead letters
