@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
+from typing import Any
 
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
@@ -47,6 +48,13 @@ class MemoryStore:
         self.owed: dict[str, tuple[str, str, bytes]] = {}
         self.writing = Lock()
         """Held during a write: a reader in another thread must not see one half of a batch."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: one for name, one in self.__dict__.items() if name != "writing"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.writing = Lock()  # each copy has its own
 
     @property
     def last_seq(self) -> RecordId:

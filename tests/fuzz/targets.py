@@ -172,7 +172,9 @@ class RefusingSupervisor:
     unidentified = ()
 
     def __init__(self) -> None:
-        self.core = self
+        self.core = self.registry = self
+        self.entities: dict[str, object] = {}
+        self.sessions: dict[str, object] = {}
         self.stop_now = anyio.Event()
 
     def plan_abort(self, *_: object, **__: object) -> AbortPlan:

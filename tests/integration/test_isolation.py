@@ -134,7 +134,7 @@ def projection(events: list[LifecycleEvent]) -> dict[str, list[tuple[Any, ...]]]
     """Return the records of every actor in order, without times, numbers and causes."""
     logs: dict[str, list[tuple[Any, ...]]] = {}
     for one in events:
-        fields = {name: value for name, value in one.metadata.items() if name not in ("due_s", "most_s")}
+        fields = {name: value for name, value in one.metadata.items() if name not in ("due_s", "most_s", "until")}
         told = (one.event, one.outcome, one.from_status, one.to_status, one.actor, one.reason, fields)
         logs.setdefault(one.entity_id, []).append(told)
     return logs

@@ -275,7 +275,13 @@ class _Scene:
             moment = f"{record.entity_id} {record.event}"
             if moment == f"r1#{TASK} started":
                 self.first_attempt.set()
-            if record.seq == self._at_record or (self._at_record is None and moment == self._phase.begins):
+            # After the end of the task there may be no further record: the run goes on when the operator has acted.
+            is_over = record.entity_id == f"r1#{TASK}" and record.to_status in ("CLOSED", "CANCELLED")
+            if self._at_record is None:
+                is_begun = moment == self._phase.begins
+            else:
+                is_begun = record.seq == self._at_record or is_over
+            if is_begun:
                 self.begun.set()
 
     # ------------------------------------------------------------------ the run

@@ -40,7 +40,7 @@ _CODES: Final[Mapping[int, str]] = {
     429: "too_many",
     503: "busy",
 }
-_FIELD: Final = re.compile(r"([A-Za-z_][A-Za-z_.\[\]0-9-]*): ")
+_FIELD: Final = re.compile(r"^([A-Za-z_][A-Za-z_.\[\]0-9-]*): ")
 """Pattern of the field at the beginning of an error message."""
 _SHOWN_MAX: Final = 60
 

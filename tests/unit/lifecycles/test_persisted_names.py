@@ -52,13 +52,16 @@ def test_requests_keep_their_names() -> None:
     assert sorted(OPERATIONS) == [
         "abort",
         "answer",
+        "close",
         "compact",
         "follow",
         "inspect",
         "permissions",
         "ping",
+        "prompt",
         "send",
         "split",
+        "start",
         "steer",
         "stop",
     ]

@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from supervisor.ports import Merge, Released, WorkspaceSpec
+from supervisor.ports.workspace import WorkspaceHeld
 from supervisor.processes.host import ShimHost
 from supervisor.workspaces.git import GitWorkspaces
 from supervisor.workspaces.git_command import Git, WorkspaceError
@@ -185,20 +186,20 @@ async def test_local_changes_are_never_overwritten(repository: Path) -> None:
         place = await prepared(spaces, "fix", repository)
         (place / "a.txt").write_text("fixed\n")
         (repository / "a.txt").write_text("being edited\n")
-        refused = await spaces.merge("fix", "merge")
-        assert refused.outcome == "refused"
-        assert "has changes of its own in the way" in refused.why
-        assert refused.why.endswith(": a.txt")
+        with pytest.raises(WorkspaceHeld) as held:
+            await spaces.merge("fix", "merge")
+        assert "has changes of its own in the way" in str(held.value)
+        assert held.value.held_by.files == ("a.txt",)
         assert (repository / "a.txt").read_text() == "being edited\n"
         git(repository, "checkout", "--quiet", "a.txt")
         assert (await spaces.merge("fix", "merge")).outcome == "merged"
 
 
-@pytest.mark.parametrize(("unlocks", "outcome"), [(True, "merged"), (False, "refused")])
+@pytest.mark.parametrize("unlocks", [True, False])
 async def test_an_index_that_the_user_has_locked_is_waited_for(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, unlocks: bool, outcome: str
+    repository: Path, monkeypatch: pytest.MonkeyPatch, unlocks: bool
 ) -> None:
-    """A short lock of the user's index is waited for; a longer one refuses the merge, and not as a local change."""
+    """A short lock of the user's index is waited for; a longer one holds the merge, and not as a local change."""
     monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_TRIES", 500 if unlocks else 2)
     monkeypatch.setattr("supervisor.workspaces.fast_forward.LOCK_WAIT_S", 0.02)
     lock, waiting = repository / ".git" / "index.lock", repository.parent / "worktrees" / ".step.json"
@@ -214,9 +215,11 @@ async def test_an_index_that_the_user_has_locked_is_waited_for(
         lock.touch()
         if unlocks:
             group.start_soon(unlock)
-        merge = await spaces.merge("fix", "merge")
-    assert merge.outcome == outcome
-    assert merge.why.startswith("another git is at work in" if outcome == "refused" else "")
+            assert (await spaces.merge("fix", "merge")).outcome == "merged"
+        else:
+            with pytest.raises(WorkspaceHeld) as held:
+                await spaces.merge("fix", "merge")
+            assert held.value.held_by.what.startswith(str(lock))
 
 
 async def test_a_fast_forward_that_does_not_end_is_undone(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,9 +230,8 @@ async def test_a_fast_forward_that_does_not_end_is_undone(repository: Path, monk
         place = await prepared(spaces, "fix", repository)
         (place / ".gitattributes").write_text("*.slow filter=slow\n")
         (place / "a.slow").write_text("new\n")
-        merge, released = await finished(spaces, "fix")
-    assert (merge.outcome, released.branch) == ("refused", "supervisor/fix")
-    assert merge.why.endswith("which is as it was before: it was still running after 0.5 s")
+        with pytest.raises(WorkspaceHeld, match="it was still running after 0.5 s"):
+            await finished(spaces, "fix")
     assert git(repository, "status", "--porcelain", "--untracked-files=all") == ""
     assert not list((repository / ".git").glob("*.lock"))
 
@@ -403,10 +405,9 @@ async def test_ignored_files_of_the_user_are_never_overwritten(repository: Path)
         (place / ".gitignore").unlink()
         (place / "secret.txt").write_text("of the agent\n")
         (repository / "secret.txt").write_text("of the user\n")
-        merge, released = await finished(spaces, "fix")
-    assert merge.outcome == "refused"
+        with pytest.raises(WorkspaceHeld, match="has changes of its own"):
+            await finished(spaces, "fix")
     assert (repository / "secret.txt").read_text() == "of the user\n"
-    assert released.branch == "supervisor/fix"
 
 
 @pytest.mark.parametrize(
@@ -472,9 +473,8 @@ async def test_a_target_that_is_being_rebased_is_not_moved(repository: Path) -> 
         begin_rebase(repository)
         place = await prepared(spaces, "fix", repository)
         (place / "a.txt").write_text("fixed\n")
-        merge, released = await finished(spaces, "fix")
-        assert (merge.outcome, merge.why) == ("refused", "a rebase of it is under way, which could not be ended then")
-        assert released == Released(branch="supervisor/fix")
+        with pytest.raises(WorkspaceHeld, match="rebase"):
+            await finished(spaces, "fix")
         git(repository, "rebase", "--continue")
         assert (await spaces.merge("fix", "merge")).outcome == "merged"
     assert (repository / "a.txt").read_text() == "fixed\n"
@@ -501,7 +501,8 @@ async def test_changes_of_the_user_are_not_stashed_away(repository: Path) -> Non
         place = await prepared(spaces, "fix", repository)
         (place / "a.txt").write_text("fixed\n")
         (repository / "a.txt").write_text("being edited\n")
-        assert (await spaces.merge("fix", "merge")).outcome == "refused"
+        with pytest.raises(WorkspaceHeld, match="has changes of its own"):
+            await spaces.merge("fix", "merge")
     assert (repository / "a.txt").read_text() == "being edited\n"
     assert git(repository, "stash", "list") == ""
 
