@@ -209,8 +209,9 @@ def _crossing(one: Crossing) -> str:
     return f"crosses to scope {one.scope} over {one.edge}, the policy of {printable(one.ruled_by)}{before}"
 
 
-def _uncrossed(one: UncrossedEdge) -> str:
-    return f"does not spread to scope {one.scope}: the policy of {printable(one.ruled_by)} has no {one.edge}"
+def _uncrossed(uncrossed: UncrossedEdge) -> str:
+    whose = printable(uncrossed.ruled_by)
+    return f"does not spread to scope {uncrossed.scope}: the policy of {whose} has no {uncrossed.edge}"
 
 
 def _spared(one: SparedNode) -> str:

@@ -333,8 +333,8 @@ class Supervisor:
 
     @property
     def unidentified(self) -> tuple[UnidentifiedProcess, ...]:
-        """The running processes of unknown origin: they may have escaped from an agent that has killed its shim and the
-        fork server, or be the user's. They may only read, and are never killed."""
+        """The running processes of unknown origin, which may have escaped from an agent that has killed its shim and
+        the fork server, or be the user's. They may only read, and are never killed."""
         return self.core.unidentified()
 
     async def degraded(self) -> Outage:

@@ -74,8 +74,8 @@ class PlanResult(NamedTuple):
 
     @property
     def outcome(self) -> str:
-        """The word for the end of the run: ``completed``, ``failed`` if a task or the plan's validation failed, else
-        ``cancelled``."""
+        """The word for the end of the run, which is ``completed``, or ``failed`` if a task or the plan's validation
+        failed, else ``cancelled``."""
         if self.ok:
             return TaskEnd.COMPLETED.value
         failed = self.error or any(task.outcome == TaskEnd.FAILED for task in self.tasks.values())
@@ -83,7 +83,7 @@ class PlanResult(NamedTuple):
 
     @property
     def why(self) -> str:
-        """Reason why the run did not succeed: the error of the validation, or the tasks that did not complete;
+        """Reason why the run did not succeed, which is the error of the validation, or the tasks that did not complete;
         ``""`` if the run succeeded."""
         names: dict[str, list[str]] = {}
         for task in self.tasks.values():

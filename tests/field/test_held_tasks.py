@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from field_kit import DEADLINE_S, Running, Scratch, until
 
+from tests.support import running_program
+
 BASE = "base\n"
 
 
@@ -52,13 +54,16 @@ def open_commit(work: Scratch) -> Iterator[str]:
     pipe = work.path.parent / "editor"
     os.mkfifo(pipe)
     env = {**work.env, "GIT_EDITOR": f"cat {pipe}; echo message >"}
-    with subprocess.Popen(["git", "commit", "--all"], cwd=work.path, env=env, stdout=subprocess.DEVNULL) as commit:
+    argv = ["git", "commit", "--all"]
+    with running_program(argv, cwd=work.path, env=env, stdout=subprocess.DEVNULL) as commit:
         try:
             until((work.path / ".git" / "index.lock").exists)
             yield f"{work.path}/.git/index.lock, which git commit --all (pid {commit.pid}) holds"
-        finally:
-            pipe.write_text("")  # the editor ends, and the commit is made
-            commit.wait(DEADLINE_S)
+        except BaseException:
+            os.close(os.open(pipe, os.O_RDWR | os.O_NONBLOCK))  # an editor that waits ends, and nobody waits for one
+            raise
+        pipe.write_text("")  # the editor ends, and the commit is made
+        commit.wait(DEADLINE_S)
 
 
 @contextmanager

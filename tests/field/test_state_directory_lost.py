@@ -175,7 +175,7 @@ def test_transitions_are_written_anew_from_the_journal(scratch: Scratch) -> None
     assert scratch.run("run", "plan.yaml").status == 0
     lines = (scratch.path / ".sdd" / "transitions.jsonl").read_text()
     assert '"entity_id":"r1#t"' in lines
-    assert '"entity_id":"r1#u"' in lines
+    assert '"entity_id":"r2#u"' in lines
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

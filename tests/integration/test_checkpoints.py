@@ -197,12 +197,13 @@ async def test_a_task_that_was_not_accepted(repository: Path, rollback: bool) ->
 
 
 async def test_work_in_conflict_is_not_resumed(repository: Path) -> None:
-    """After a merge conflict the next session starts from the target branch, not from the checkpoint, and its work is
-    merged."""
+    """After a merge conflict the next session starts from its own work with the conflict in it, not from the
+    checkpoint, and what it makes of both is merged."""
     meanwhile = f"(cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs)"
-    plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", "cat a.txt > seen.txt"))
+    resolve = "grep -E 'mine|theirs' a.txt | sort > both.txt; mv both.txt a.txt"
+    plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", resolve))
     assert (await carried_out(plan, repository)).ok
-    assert (repository / "seen.txt").read_text() == "theirs\n"
+    assert (repository / "a.txt").read_text() == "mine\ntheirs\n"
     assert [data.resumed_from for _, data in runs(repository)] == ["", ""]
 
 

@@ -110,7 +110,7 @@ async def test_the_handle_answers_questions(tmp_path: Path) -> None:
         async with supervisor_of(tmp_path, plan := plan_of(task("a", "read _ < gate"))) as sup:
             run = run_plan(sup, plan)
             await begun(sup, "a")
-            assert repr(run) == "<PlanHandle workstream:plan, running>"
+            assert repr(run) == "<PlanHandle r1, running>"
             assert [one.kind for one in run.tree()][:1] == [Kind.WORKSTREAM]
             await release(tmp_path / "gate")
             await run
@@ -120,7 +120,7 @@ async def test_the_handle_answers_questions(tmp_path: Path) -> None:
                 await run.why("no such task")
             assert await run.usage() == {}
             assert outcomes(run) == {"a": "completed"}
-            assert repr(run) == "<PlanHandle workstream:plan, ended>"
+            assert repr(run) == "<PlanHandle r1, ended>"
 
 
 async def test_the_handle_reads_a_long_journal_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ async def test_cancelling_the_await_cancels_the_plan(tmp_path: Path) -> None:
                 group.cancel_scope.cancel()
             assert run.ended.is_set()
             assert sup.sessions() == []
-            with pytest.raises(Refused, match="the run workstream:plan was cancelled"):
+            with pytest.raises(Refused, match="the run r1 was cancelled"):
                 await run
 
 

@@ -125,7 +125,8 @@ async def test_a_merge_conflict(repository: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"agents": plan.agents, "settings": plan.settings, "workdir": repository}
     async with open_supervisor(repository / ".sdd", **settings) as sup:
         await run_plan(sup, plan)
-    assert prompts(tmp_path / "prompts")[1] == AGAIN + "> not merged: in conflict with main: a.txt"
+    again = "the workspace has this work, with the target merged in: resolve the conflict there"
+    assert prompts(tmp_path / "prompts")[1] == f"{AGAIN}> not merged: in conflict with main: a.txt; {again}"
 
 
 async def test_another_agent_is_told_too(tmp_path: Path) -> None:

@@ -89,7 +89,10 @@ def _written(folder: Path, text: str) -> Path:
             "leans.a.hosts: unknown key; the keys here are share, about",
         ),
         ("load.turn = 1", "load.turn: unknown key; did you mean 'turns'?"),
-        ("settings.agents.a.adapter = 'acp'", "settings: agents: unknown key; the keys here are max_sessions, max_sessions_total"),
+        (
+            "settings.agents.a.adapter = 'acp'",
+            "settings: agents: unknown key; the keys here are max_sessions, max_sessions_total",
+        ),
         ("settings.limits.turn_timeout = 1", "limits.turn_timeout: unknown key; did you mean 'turn_timeout_s'?"),
         ("settings.limits.turn_timeout_s = { any = [60, -1] }", "limits.turn_timeout_s: -1: Input should be greater"),
         ("settings.limits.turn_timeout_s = [-1, 60]", "limits.turn_timeout_s: -1: Input should be greater"),

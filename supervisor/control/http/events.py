@@ -28,16 +28,14 @@ import anyio.to_thread
 import msgspec
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.sse import format_sse_event
-from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from supervisor.control.http.admission import STALL_S, Receive, Send
 from supervisor.control.http.callers import client_of
 from supervisor.control.http.errors import Problem
 from supervisor.control.http.queries import ERRORS, supervisor_of
-from supervisor.control.http.schemas import schema_of
 from supervisor.control.http.views import Views
-from supervisor.diagnostics.tree_view import Node, tree
+from supervisor.diagnostics.tree_view import tree
 from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import INTEGER_MAX, Kind, LifecycleEvent, RecordId
 from supervisor.ports import EntityRow, Origin
@@ -52,25 +50,6 @@ AGENT_STREAMS_MAX: Final = 8
 """Number of streams that one sender who is no operator may have open: agents must not take them all."""
 RETRY_MS: Final = 1_000
 """Pause before a browser reconnects."""
-
-
-class Snapshot(BaseModel):
-    """Data of the event `snapshot`."""
-
-    seq: int = Field(description="the number of the last record that the snapshot contains")
-    nodes: list[schema_of(Node)] = Field(description="the living entities")  # type: ignore[valid-type]
-
-
-class Resync(BaseModel):
-    """Data of the event `resync`: forget what you have; a snapshot follows."""
-
-    reason: str = Field(description="why the records after the number cannot be sent")
-
-
-class End(BaseModel):
-    """Data of the event `end`, the last event of a stream."""
-
-    reason: str = Field(description="stopped, closing or slow")
 
 
 class _Wanted:

@@ -13,7 +13,7 @@ import pytest
 
 from supervisor.ports import Caller, Origin
 from supervisor.processes.tcp_peers import TcpPeer, find_peer, is_same_peer, judge_peer
-from tests.support import DEADLINE_S
+from tests.support import DEADLINE_S, running_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="sockets are looked up in /proc")
 
@@ -38,7 +38,7 @@ def test_every_holder_of_the_socket_is_found(family: int, host: str) -> None:
         with connected(family, host) as (client, accepted):
             assert find_peer(accepted).pids == (os.getpid(),)
             argv = [sys.executable, "-c", "input()"]
-            with subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=[client.fileno()]) as child:
+            with running_program(argv, stdin=subprocess.PIPE, pass_fds=[client.fileno()]) as child:
                 found = find_peer(accepted)
                 assert set(found.pids) == {os.getpid(), child.pid}
                 assert is_same_peer(accepted, found)

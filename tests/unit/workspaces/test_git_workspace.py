@@ -230,7 +230,7 @@ async def test_a_fast_forward_that_does_not_end_is_undone(repository: Path, monk
         place = await prepared(spaces, "fix", repository)
         (place / ".gitattributes").write_text("*.slow filter=slow\n")
         (place / "a.slow").write_text("new\n")
-        with pytest.raises(WorkspaceHeld, match="it was still running after 0.5 s"):
+        with pytest.raises(WorkspaceHeld, match=r"it was still running after 0\.5 s"):
             await finished(spaces, "fix")
     assert git(repository, "status", "--porcelain", "--untracked-files=all") == ""
     assert not list((repository / ".git").glob("*.lock"))
