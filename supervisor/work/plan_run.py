@@ -52,7 +52,7 @@ from supervisor.lifecycles.task_cascade import (
     step,
 )
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, ModelFailure, TimeLimit, TransitionReason
+from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, HeldBy, ModelFailure, TimeLimit, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_request import AbortRequest
@@ -272,12 +272,16 @@ class PlanRun:
         """Prevent claims of the task. (A command may outlive the run, whose items are not in the backlog any more.)"""
         if execution.id in self.backlog:
             self.backlog.hold(execution.id)
+            if execution.entity.running is None:  # else a session that is put away keeps its slot until it has ended
+                self.backlog.end_at_work(execution.id)
 
     async def give_back(self, execution: TaskExecution) -> None:
         """Release the claim of the task, so that the slot of its worker is free again."""
         self.note_withdrawn(execution)  # without effect where an attempt has ended: that says more
         claim, execution.claim = execution.claim, None
         if claim is None:
+            if execution.id in self.backlog:  # its session went on after a takeover, and had no worker yet
+                self.backlog.end_at_work(execution.id)
             return
         try:
             await self.worker_pool.done(claim.worker_id, execution.name, execution.cause)
@@ -415,10 +419,17 @@ class PlanRun:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
             block, charge = self._commands.block_own, partial(self._charge_launch, execution)
             stopped = partial(self._session_stopped, execution, execution.session_id)
-            held = partial(note_obstacle, execution, self.sup.journal_writer.clock.wall)
+            held = partial(self._note_obstacle, execution, execution.session_id)
             session.assigned_task = AssignedTask(
                 execution.id, execution.name, split, block, charge, self.spend_retry, stopped, held, state_dir
             )
+
+    def _note_obstacle(self, execution: TaskExecution, session_id: str, held_by: HeldBy | None) -> None:
+        """Record of the task what holds the workspace of its session, unless the task was taken from that session, which
+        may take its time to end."""
+        is_claiming = execution.job is Job.RUNNING  # the claim of a new session is not on record yet
+        if execution.session_id == session_id and (is_claiming or execution.data.claimed_by == session_id):
+            note_obstacle(execution, self.sup.journal_writer.clock.wall, held_by)
 
     def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest, cause: Cause) -> None:
         """Publish that a person or the host has ended the session of a task."""

@@ -54,6 +54,8 @@ class Workshop:
         """The largest number of tasks that were at work at once, by agent, and ``""`` for all."""
         self.began: list[str] = []
         self.free = False
+        self.slow: set[str] = set()
+        """Prompts whose agents, when they have finished or are cancelled, do not end before ``end``."""
         self._changed = anyio.Event()
         self._let: set[str] = set()
 
@@ -69,6 +71,9 @@ class Workshop:
                 while not (self.free or prompt in self._let):
                     await self._changed.wait()
             finally:
+                with anyio.move_on_after(SOON_S, shield=True):
+                    while prompt in self.slow:
+                        await self._changed.wait()
                 del self.at_work[prompt]
                 self._change()
             if prompt.endswith("fails"):
@@ -89,6 +94,11 @@ class Workshop:
         """Let the agents of these prompts finish; without any, the agents of all prompts from now on."""
         self._let.update(prompts)
         self.free = self.free or not prompts
+        self._change()
+
+    def end(self, *prompts: str) -> None:
+        """Let the ``slow`` agents of these prompts end."""
+        self.slow.difference_update(prompts)
         self._change()
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -452,6 +462,42 @@ async def test_after_a_takeover_no_more_tasks_are_at_work_than_allowed() -> None
 
     assert later.most[""] == 3
     assert sorted(later.began) == ["x0", "x1", "y0", "y1", "y2", "y3"]
+
+
+@pytest.mark.parametrize("command", ["block", "requeue"])
+async def test_a_session_that_is_ended_before_it_has_a_worker_keeps_its_slot_until_then(command: str) -> None:
+    """A session that goes on after a takeover, and whose task is taken away before a worker has a slot for the task,
+    counts as one at work until the session has ended, and not afterwards."""
+    shop, store = Workshop(), MemoryStore()
+    tasks = tasks_of("x", 3)
+    plan = plan_of("p", *tasks, agents=shop.agents, max_sessions=2)
+    async with open_supervisor(agents=shop.agents, journal=MemoryJournal(store)) as sup:
+        handle = await submit(sup, plan)
+        await shop.until(lambda: len(shop.at_work) == 2)
+        left = copy.deepcopy(store)
+        handle.cancel()
+    later = Workshop()
+    later.slow = {"x1"}
+    narrow = plan_of("p", *tasks, agents=later.agents, max_sessions=1)
+    async with open_supervisor(agents=later.agents, settings=GOES_ON, journal=MemoryJournal(left)) as sup:
+        handle = await submit(sup, narrow, resume=handle.run_id)
+        await later.until(lambda: len(later.at_work) == 2)
+        if command == "block":
+            await handle.block("x1", ["a key"], by="me")
+        else:
+            await handle.requeue("x1", by="me")
+        later.finish("x0")
+        await later.until(lambda: len(later.at_work) == 1)
+        await idle(sup)
+        assert (sorted(later.began), list(later.at_work)) == (["x0", "x1"], ["x1"])  # the slot is free, and x2 waits
+        later.end("x1")
+        await later.until(lambda: len(later.began) == 3)
+        later.finish()
+        if command == "block":
+            await handle.unblock("x1", by="me")
+        assert set((await result_of(handle)).values()) == {"completed"}
+
+    assert sorted(later.began) == ["x0", "x1", "x1", "x2"]
 
 
 async def test_after_a_takeover_the_limits_hold_for_all_plans() -> None:
