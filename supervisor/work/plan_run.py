@@ -425,7 +425,7 @@ class PlanRun:
             )
 
     def _note_obstacle(self, execution: TaskExecution, session_id: str, held_by: HeldBy | None) -> None:
-        """Record of the task what holds the workspace of its session, unless the task was taken from that session, which
+        """Record of the task what holds the workspace of its session, unless the task was taken from that session: it
         may take its time to end."""
         is_claiming = execution.job is Job.RUNNING  # the claim of a new session is not on record yet
         if execution.session_id == session_id and (is_claiming or execution.data.claimed_by == session_id):

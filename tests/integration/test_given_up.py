@@ -11,10 +11,11 @@ from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.lifecycles.task import ApprovalDenied, Approved
+from supervisor.lifecycles.task import ApprovalDenied, Approved, Task
 from supervisor.plans import Plan
 from supervisor.ports import Merge
 from supervisor.runtime.entity import Refused
+from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.task_execution import TaskExecution
@@ -94,7 +95,7 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
                 await runner.commands.reset("a", by=ME)
     assert states_of(run.events(), "r1#a")[-2:] == ["OPEN", "CANCELLED"]
     assert states_of(run.events(), "r1#a:run")[-2:] == ["PENDING", "CANCELLED"]
-    assert states_of(run.events(), "r1#a:job-2")[-1] == "cancelled"
+    assert states_of(run.events(), "r1#a:job-2")[-2:] == ["queued", "cancelled"]
 
 
 async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) -> None:
@@ -232,3 +233,37 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
                 await runner.commands.reset("b", by=ME)
             assert len(run.events("r1#b:run")) == before
             group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("command", ["reset", "cancel"])
+async def test_a_command_that_waits_for_the_end_of_a_failed_task_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A command that waits until a task which has just failed is put away is refused when the plan is cancelled
+    meanwhile, and nothing follows from it."""
+    put_away, waits = CompletionPipeline.put_away, anyio.Event()
+
+    async def wait_first(pipeline: CompletionPipeline, execution: TaskExecution) -> None:
+        if execution.state is Task.FAILED:
+            waits.set()
+            await anyio.sleep_forever()
+        await put_away(pipeline, execution)
+
+    monkeypatch.setattr(CompletionPipeline, "put_away", wait_first)
+    plan = plan_of(task("a", "false"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
+
+        async def give_up() -> None:
+            await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
+            await given_up(runner, scope)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(carried_out, runner, plan, scope)
+            await waits.wait()
+            group.start_soon(give_up)
+            with pytest.raises(Refused):
+                await getattr(runner.commands, command)("a", by=ME)
+        commanded = next(one for one in run.events("r1#a") if one.event == "Commanded")
+        assert not [one for one in run.events() if one.cause_id == commanded.seq and one.event != "CommandRefused"]
+    assert states_of(run.events(), "r1#a")[-1] == "FAILED"

@@ -36,6 +36,7 @@ from supervisor.work.leases import Claim
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.shared_scheduler import SharedScheduler
 from supervisor.work.task_execution import TaskExecution
+from tests.support import wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -474,30 +475,33 @@ async def test_a_session_that_is_ended_before_it_has_a_worker_keeps_its_slot_unt
     async with open_supervisor(agents=shop.agents, journal=MemoryJournal(store)) as sup:
         handle = await submit(sup, plan)
         await shop.until(lambda: len(shop.at_work) == 2)
+        first, gone = sorted(shop.at_work)
+        for name in (first, gone):
+            await wait_for_record(sup, "started", f"{handle.run_id}#{name}")
         left = copy.deepcopy(store)
         handle.cancel()
     later = Workshop()
-    later.slow = {"x1"}
+    later.slow = {gone}
     narrow = plan_of("p", *tasks, agents=later.agents, max_sessions=1)
     async with open_supervisor(agents=later.agents, settings=GOES_ON, journal=MemoryJournal(left)) as sup:
         handle = await submit(sup, narrow, resume=handle.run_id)
         await later.until(lambda: len(later.at_work) == 2)
         if command == "block":
-            await handle.block("x1", ["a key"], by="me")
+            await handle.block(gone, ["a key"], by="me")
         else:
-            await handle.requeue("x1", by="me")
-        later.finish("x0")
+            await handle.requeue(gone, by="me")
+        later.finish(first)
         await later.until(lambda: len(later.at_work) == 1)
         await idle(sup)
-        assert (sorted(later.began), list(later.at_work)) == (["x0", "x1"], ["x1"])  # the slot is free, and x2 waits
-        later.end("x1")
+        assert (sorted(later.began), list(later.at_work)) == ([first, gone], [gone])  # the slot is free, and one waits
+        later.end(gone)
         await later.until(lambda: len(later.began) == 3)
         later.finish()
         if command == "block":
-            await handle.unblock("x1", by="me")
+            await handle.unblock(gone, by="me")
         assert set((await result_of(handle)).values()) == {"completed"}
 
-    assert sorted(later.began) == ["x0", "x1", "x1", "x2"]
+    assert sorted(later.began) == sorted(["x0", "x1", "x2", gone])
 
 
 async def test_after_a_takeover_the_limits_hold_for_all_plans() -> None:

@@ -122,9 +122,10 @@ def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool) -> None:
     assert tries == ["PENDING", "IN_PROGRESS", "CANCELLED"]
 
 
-def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at", ["r1#t0 cancelled", "AbortRecord", "OperatorStop", "t0 Ended"])
+def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
     """A task that an operator cancels while its failure is judged is cancelled at once, and its failure comes too late,
-    although the supervisor is killed before the session has ended."""
+    although the supervisor is killed at any record from the cancellation to the end of the session."""
     runners: list[PlanRunner] = []
 
     class Runner(PlanRunner):
@@ -142,7 +143,7 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
 
     monkeypatch.setattr(claims, "PlanRunner", Runner)
     monkeypatch.setattr(plugin_policies, "reclassify_failure", reclassify_failure)
-    found, tries = killed("AbortRecord", worked=fails)
+    found, tries = killed(at, worked=fails)
 
     assert found.closed == 0
     assert tries == ["PENDING", "IN_PROGRESS", "CANCELLED"]
