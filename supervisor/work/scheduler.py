@@ -259,9 +259,14 @@ class TaskScheduler:
 
     # ------------------------------------------------------------------ what can begin
     def consider_all(self, executions: Iterable[TaskExecution]) -> None:
-        """Call ``consider`` for each of the given tasks, concurrently."""
+        """Start to consider the given tasks, in their order."""
+        self.plan_run.start(self._consider_each, list(executions))
+
+    async def _consider_each(self, executions: Iterable[TaskExecution]) -> None:
+        # In one coroutine, which without plug-ins never waits: tasks that become ready together are offered together,
+        # and the order of the plan decides which is claimed. One coroutine a task would run in any order (on trio).
         for execution in executions:
-            self.plan_run.start(self.consider, execution)
+            await self.consider(execution)
 
     async def consider(self, execution: TaskExecution) -> None:
         """Begin the task if it can begin, or skip it if it can never begin."""

@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 from math import inf
-from typing import Final, Protocol
+from typing import Protocol
 
 import anyio
-import anyio.lowlevel
 import msgspec
 
 from actors.one_shot_event import OneShotEvent
@@ -36,9 +35,6 @@ from supervisor.ports import JournalError
 from supervisor.work.backlog import Backlog, Limits, Seeker
 from supervisor.work.leases import Claim
 from supervisor.work.providers import ProviderBreakers
-
-TURNS: Final = 3
-"""Turns of the event loop that the scheduler waits at most for more tasks that become ready just now."""
 
 
 class PlanPartition(Protocol):
@@ -105,15 +101,10 @@ class SharedScheduler:
             free_at_s = self.providers.free_at_s(now_s)
             with anyio.move_on_after(None if free_at_s is None else free_at_s - now_s):
                 await self._woken.wait()
+            # Tasks that became ready together are claimed together: the order of their plan decides, and not which of
+            # them was considered first.
             with suppress(JournalError):  # each plan sees that for itself
                 await self._sup.journal_writer.flush()
-            # Tasks that became ready together are claimed together: the order of their plan decides, and not which of
-            # them was considered first. A few turns of the event loop at most, since something always wakes.
-            for _ in range(TURNS):
-                self._woken = anyio.Event()
-                await anyio.lowlevel.checkpoint()
-                if not self._woken.is_set():
-                    break
 
     def _claim(self) -> None:
         """Claim tasks for free workers until none can claim one. Without an await: no task is claimed twice."""

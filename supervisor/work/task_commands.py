@@ -268,7 +268,7 @@ class TaskCommands:
             self._refuse(execution, task.ApprovalGranted(by=request.by))
         request.begin()
         plan_run.record(execution, task.Approved(reason=request.words("approved")))
-        plan_run.start(self.scheduler.consider, execution)
+        self.scheduler.consider_all([execution])
         return CommandEffect(Task.OPEN.value)
 
     async def _merged(self, execution: TaskExecution) -> CommandEffect:

@@ -32,7 +32,6 @@ from supervisor import (
 )
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.ports import Append
-from supervisor.work.backlog import BacklogItem, Seeker
 from supervisor.work.leases import Claim
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.shared_scheduler import SharedScheduler
@@ -176,40 +175,6 @@ async def test_a_plan_that_fails_ends_neither_the_supervisor_nor_another_plan() 
 
         shop.finish()
         assert await result_of(other) == {"y0": "completed"}
-
-
-class OneSlot:
-    """Plan with one slot, which keeps the tasks that were claimed."""
-
-    def __init__(self) -> None:
-        self.taken: list[str] = []
-
-    def seekers(self) -> list[Seeker]:
-        return [] if self.taken else [Seeker("w", None, "p")]
-
-    def take(self, claim: Claim) -> None:
-        self.taken.append(claim.item_id)
-
-    def note_limited(self) -> None:
-        """Nothing is limited."""
-
-
-async def test_tasks_that_become_ready_together_are_claimed_in_the_order_of_their_plan() -> None:
-    """Of two tasks that become ready just after one another, the first of the plan is claimed, whichever was ready
-    first."""
-    async with open_supervisor() as sup:
-        scheduler, plan = sup.core.part(SharedScheduler), OneSlot()
-        for name in ("x0", "x1"):
-            scheduler.backlog.add(BacklogItem(id=name, plan="p"), on_hold=True)
-        await scheduler.join("p", plan)
-        await idle(sup)
-        for name in ("x1", "x0"):
-            scheduler.backlog.ready(name)
-            scheduler.wake()
-            await anyio.lowlevel.checkpoint()
-        await idle(sup)
-        scheduler.leave("p")
-    assert plan.taken == ["x0"]
 
 
 async def test_a_claim_that_fails_ends_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
