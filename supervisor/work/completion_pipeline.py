@@ -40,6 +40,7 @@ import anyio
 
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
+from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
 from supervisor.lifecycles.task_cascade import (
@@ -74,9 +75,6 @@ from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
 
 _log = get_logger()
 _T = TypeVar("_T")
-
-DEAD_LETTERED: Final = "DeadLettered"
-"""Fact of a task: its failure is final, so that only a person can have the task tried again."""
 
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"

@@ -26,6 +26,7 @@ from contextlib import suppress
 import msgspec
 from anyio.abc import TaskStatus
 
+from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
@@ -45,7 +46,7 @@ from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
 from supervisor.work.attempt_runner import AttemptRunner, as_failed
 from supervisor.work.checkpoints import take_back, workspace_of
-from supervisor.work.completion_pipeline import DEAD_LETTERED, CompletionPipeline
+from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
 from supervisor.work.task_execution import ACTOR, CancelReason, Phase, TaskExecution, checkpoint_after

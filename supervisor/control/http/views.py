@@ -16,8 +16,10 @@ import msgspec
 
 from supervisor.diagnostics.causal_trace import Explanation, why
 from supervisor.diagnostics.outcomes import data_of
-from supervisor.diagnostics.state_times import read_state_times
-from supervisor.diagnostics.task_status import DeadLetter, dead_letters
+from supervisor.diagnostics.quality import QUALITY_EVENTS, QualityTotals, TaskQuality, read_quality
+from supervisor.diagnostics.runs import RunGraph, RunLine, list_runs, read_run
+from supervisor.diagnostics.state_times import StateTimes, read_state_times
+from supervisor.diagnostics.task_status import WORK, DeadLetter, dead_letters
 from supervisor.diagnostics.tool_calls import ToolCall, calls_of
 from supervisor.diagnostics.tree_view import EntityLine, Node, ps, tree
 from supervisor.host.api import Supervisor
@@ -39,6 +41,7 @@ class Line(EntityLine, frozen=True, kw_only=True):
 
     born_at: float
     changed_at: float
+    active_at: float | None = None
     seq: RecordId
 
 
@@ -94,8 +97,8 @@ class Views:
                 if row.kind == kind and row.born_seq > after and parent in (None, row.parent_id)
                 if not states or row.state in states
             ][:limit]
-            shown = self._shown(reader, rows)
-        return [_line(row, shown[row.id]) for row in wanted]
+            shown, active_at = self._shown(reader, rows)
+        return [_line(row, shown[row.id], active_at) for row in wanted]
 
     def detail(self, kind: Kind, entity_id: str) -> Detail:
         """Return one entity, also if it is in an archive.
@@ -108,21 +111,66 @@ class Views:
             if row is None or row.kind != kind:
                 raise _unknown(kind, entity_id)
             rows = reader.entities(live_only=True)
-            shown = self._shown(reader, [*(one for one in rows if one.id != row.id), row])
+            shown, active_at = self._shown(reader, [*(one for one in rows if one.id != row.id), row])
             used = self._usage(reader).get(row.id)
-        line = _line(row, shown[row.id])
+        line = _line(row, shown[row.id], active_at)
         values = {name: getattr(line, name) for name in Line.__struct_fields__}
         return Detail(**values, entity_seq=row.entity_seq, data=dict(data_of(row)), used=used)
 
-    def _shown(self, reader: Reader, rows: Sequence[EntityRow]) -> dict[str, EntityLine]:
+    def _shown(self, reader: Reader, rows: Sequence[EntityRow]) -> tuple[dict[str, EntityLine], Mapping[str, float]]:
+        """Return the lines of *rows* by id, and the time of the last output of each live session."""
         live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
         active_at: dict[str, float] = {}
         if self._state is not None:
             written = ((one, last_written_at(self._state.transcript(one))) for one in live)
             active_at = {one: at for one, at in written if at is not None}
         times = read_state_times(reader, rows)
-        return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}
+        return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}, active_at
 
+    # ------------------------------------------------------------------ runs
+    def runs(self, *, live_only: bool, before: RecordId, limit: int) -> list[RunLine]:
+        """Return at most *limit* runs of the journal, newest first, that began before the record *before* (0: all)."""
+        with self._sup.reader() as reader:
+            rows, used, times = self._work(reader, archived=False)
+        found = list_runs(rows, now=time.time(), used=used, times=times)
+        return [one for one in found if (not before or one.seq < before) and not (live_only and one.ended)][:limit]
+
+    def run(self, run: str) -> RunGraph:
+        """Return a run with the graph of its tasks, also if it is in an archive.
+
+        Raises:
+            LookupError: there is no such run.
+        """
+        with self._sup.reader() as reader:
+            rows, used, times = self._work(reader, archived=self._is_archived(reader, run))
+        found = read_run(rows, run, now=time.time(), used=used, times=times)
+        if found is None:
+            raise _unknown_run(run)
+        return found
+
+    def quality(self, run: str | None) -> tuple[QualityTotals, list[TaskQuality]]:
+        """Return the checks, retries and rejections of the tasks of the journal, and their sums; with *run* only of
+        that run, also if it is in an archive.
+
+        Raises:
+            LookupError: there is no such run.
+        """
+        with self._sup.reader() as reader:
+            archived = run is not None and self._is_archived(reader, run)
+            rows = reader.entities(archived=archived)
+            records = list(reader.events_named(*QUALITY_EVENTS, archived=archived))
+        if run is not None and not any(one.id == run and one.kind == Kind.WORKSTREAM for one in rows):
+            raise _unknown_run(run)
+        return read_quality(rows, records, run=run)
+
+    def _is_archived(self, reader: Reader, run: str) -> bool:
+        return not reader.entities(ids=[run])
+
+    def _work(self, reader: Reader, *, archived: bool) -> tuple[list[EntityRow], Mapping[str, Amounts], StateTimes]:
+        rows = [one for one in reader.entities(archived=archived) if one.kind in WORK]
+        return rows, self._usage(reader), read_state_times(reader, rows)
+
+    # ------------------------------------------------------------------ the tree
     def tree(self, *, ended: bool) -> tuple[RecordId, tuple[Node, ...]]:
         """Return the number of the last record, and the tree at that record; with *ended* also what has ended."""
         with self._sup.reader() as reader:
@@ -216,9 +264,20 @@ class Views:
             return dead_letters(reader.entities())
 
 
-def _line(row: EntityRow, shown: EntityLine) -> Line:
+def _line(row: EntityRow, shown: EntityLine, active_at: Mapping[str, float]) -> Line:
     values = {name: getattr(shown, name) for name in EntityLine.__struct_fields__}
-    return Line(**values, born_at=row.born_at, changed_at=row.changed_at, seq=row.born_seq)
+    session = row.id if row.kind == Kind.SESSION else (row.parent_id or "") if row.kind == Kind.AGENT else ""
+    return Line(
+        **values,
+        born_at=row.born_at,
+        changed_at=row.changed_at,
+        active_at=None if row.ended else active_at.get(session),
+        seq=row.born_seq,
+    )
+
+
+def _unknown_run(run: str) -> LookupError:
+    return LookupError(f"id: no run has the id {run!r}; GET /api/v1/runs lists the ids")
 
 
 def _unknown(kind: Kind, entity_id: str) -> LookupError:
