@@ -52,6 +52,7 @@ def test_requests_keep_their_names() -> None:
     assert sorted(OPERATIONS) == [
         "abort",
         "answer",
+        "cancel_run",
         "close",
         "compact",
         "follow",
@@ -59,9 +60,11 @@ def test_requests_keep_their_names() -> None:
         "permissions",
         "ping",
         "prompt",
+        "reload",
         "send",
         "split",
         "start",
         "steer",
         "stop",
+        "submit",
     ]
