@@ -22,7 +22,9 @@ from contextlib import aclosing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from supervisor.control.callers import Access, own_permission, own_task, refusal, within_sessions
+import msgspec
+
+from supervisor.control.callers import Access, for_operators, own_permission, own_task, refusal, within_sessions
 from supervisor.control.error_messages import BadInput, cause_of
 from supervisor.control.named_tasks import find_entity, find_run, find_session, find_task
 from supervisor.control.requests import (
@@ -30,6 +32,7 @@ from supervisor.control.requests import (
     AccessLevels,
     Answer,
     BadRequest,
+    CancelRun,
     Close,
     Command,
     Compact,
@@ -39,6 +42,7 @@ from supervisor.control.requests import (
     Ping,
     Processes,
     Prompt,
+    Reload,
     Request,
     Send,
     Split,
@@ -46,10 +50,12 @@ from supervisor.control.requests import (
     Start,
     Steer,
     Stop,
+    Submit,
 )
 from supervisor.control.roles import Role
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.types import RecordId, Verb
+from supervisor.plans.daemon_control import DaemonControl, PlanRequest
 from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import read_subtasks
 from supervisor.plans.task_control import CommandResult, WorkControl
@@ -257,7 +263,49 @@ async def answer(sup: Supervisor, asked: Answer) -> Replies:
 async def stop(sup: Supervisor, asked: Stop) -> Replies:
     """Begin the end of the supervisor: let turns finish; with now, or the second time, abort everything."""
     await sup.stop(now=asked.now, actor=asked.by)
-    yield {"stopping": "now" if sup.core.stop_now.is_set() else "drain", "outage": sup.outage}
+    yield {"stopping": "now" if asked.now or sup.core.stop_now.is_set() else "drain", "outage": sup.outage}
+
+
+async def submit(sup: Supervisor, asked: Submit) -> Replies:
+    """Have the daemon run a plan, and return the id of the run as soon as the run is on the disk. Notes say what of the
+    plan has no effect here. A second request with the same key returns the run of the first."""
+    text = asked.plan if isinstance(asked.plan, str) else "" if asked.plan is None else _as_text(asked.plan)
+    request = PlanRequest(
+        text=text,
+        path=asked.path or "",
+        directory=asked.directory,
+        environment=asked.environment,
+        instead=asked.instead,
+        name=asked.name or "",
+        fail_fast=asked.fail_fast,
+        installed=asked.plugins,
+        key=asked.key,
+        resume=asked.resume,
+        by=asked.by,
+    )
+    yield msgspec.to_builtins(await _daemon(sup).submit(request))
+
+
+def _as_text(plan: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(plan).decode()  # JSON is YAML
+
+
+async def cancel_run(sup: Supervisor, asked: CancelRun) -> Replies:
+    """Give up the run of a plan: its sessions are aborted, its open tasks are cancelled. Reply when the run has
+    ended."""
+    has_ended = not await _daemon(sup).cancel_run(asked.run, by=asked.by, reason=asked.reason)
+    yield {"run": asked.run, "already_ended": has_ended}
+
+
+async def reload(sup: Supervisor, asked: Reload) -> Replies:
+    """Have the daemon read its configuration again. An invalid one is an error, and changes nothing."""
+    yield {"reloaded": await _daemon(sup).reload(by=asked.by)}
+
+
+def _daemon(sup: Supervisor) -> DaemonControl:
+    if sup.core.daemon is None:
+        raise Refused("this supervisor takes no plans: it belongs to one run, or to a program; `supervisor serve` does")
+    return sup.core.daemon
 
 
 async def compact(sup: Supervisor, asked: Compact) -> Replies:
@@ -321,6 +369,9 @@ async def _task_reply(
 
 
 # ------------------------------------------------------------------------------------------------------- the table
+_NO_AGENT: Final = Access("", never=for_operators)
+"""Rule of operations that no agent may call, whatever the plan says."""
+
 _TABLE: Final = (
     Operation(Ping, ping, Effect.READS, role=Role.READ),
     Operation(Inspect, inspect, Effect.READS, role=Role.READ),
@@ -338,6 +389,9 @@ _TABLE: Final = (
     Operation(Compact, compact, Effect.CHANGES, Access("compact"), role=Role.ADMIN),
     Operation(Abort, abort, Effect.ENDS, Access("abort", within=within_sessions), idempotent=True),
     Operation(Close, close, Effect.ENDS, Access("sessions")),
+    Operation(Submit, submit, Effect.CHANGES, _NO_AGENT),
+    Operation(CancelRun, cancel_run, Effect.ENDS, _NO_AGENT, idempotent=True),
+    Operation(Reload, reload, Effect.CHANGES, _NO_AGENT, idempotent=True, role=Role.ADMIN),
     Operation(Stop, stop, Effect.ENDS, Access("stop"), role=Role.ADMIN),
 )
 OPERATIONS: Final[Mapping[str, Operation]] = {one.name: one for one in _TABLE}

@@ -35,6 +35,7 @@ from supervisor.lifecycles.types import (
     choice_of,
 )
 from supervisor.plans import Settings
+from supervisor.plans.daemon_control import DaemonControl
 from supervisor.plans.earlier_runs import find_earlier_runs
 from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
@@ -157,6 +158,8 @@ class SupervisorCore:
         self._shutdown = Shutdown(self.registry, self._pending_requests, self.session_services)
         self.plan_commands: list[WorkControl] = []
         """Objects that carry out commands about the tasks of each running plan, oldest first."""
+        self.daemon: DaemonControl | None = None
+        """Control of the daemon that holds this supervisor, if one does."""
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
         self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
@@ -615,10 +618,13 @@ class SupervisorCore:
         every session.
 
         A drain finishes the turns that run; a session that waits for its next try gives up. The supervisor has ended
-        when the block of ``open_supervisor`` has been left.
+        when the block of ``open_supervisor`` has been left. A daemon ends otherwise (``DaemonControl.stop``).
         """
         check_type("actor", actor, str)
         if self._system.context(BACKGROUND_ACTOR) is None:  # the supervisor has ended: a late command
+            return
+        if self.daemon is not None:
+            self.daemon.stop(by=actor, now=now)
             return
         with suppress(ActorStopped):  # the last actors are ending
             self._shutdown.stop(actor, now=now)
