@@ -22,7 +22,8 @@ from supervisor.control.http.views import APPROVED_BY_PERSONS, Detail, Health, L
 from supervisor.control.named_tasks import find_session
 from supervisor.diagnostics.causal_trace import Explanation
 from supervisor.diagnostics.quality import QualityTotals, TaskQuality
-from supervisor.diagnostics.runs import RunGraph, RunLine
+from supervisor.diagnostics.run_graph import RunGraph
+from supervisor.diagnostics.run_summary import RunSummary
 from supervisor.diagnostics.task_status import DeadLetter
 from supervisor.diagnostics.tool_calls import ToolCall
 from supervisor.diagnostics.tree_view import Node
@@ -119,7 +120,7 @@ class UsageReply(BaseModel):
 class Runs(Page):
     """Runs of plans, the newest first."""
 
-    items: list[schema_of(RunLine)] = Field(description="the runs")  # type: ignore[valid-type]
+    items: list[schema_of(RunSummary)] = Field(description="the runs")  # type: ignore[valid-type]
 
 
 class Quality(BaseModel):
@@ -284,8 +285,8 @@ def runs(
     ended: Annotated[bool, Query(description="false to list only runs that go on")] = True,
 ) -> Response:
     """List the runs of plans that the journal has, the newest first."""
-    found = _views(request).runs(live_only=not ended, before=RecordId(after), limit=limit + 1)
-    return reply({"items": found[:limit], "next": found[limit - 1].seq if len(found) > limit else None})
+    found, following = _views(request).runs(live_only=not ended, before=RecordId(after), limit=limit)
+    return reply({"items": found, "next": following})
 
 
 @router.get("/runs/{id:path}", response_model=schema_of(RunGraph))

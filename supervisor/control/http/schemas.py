@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from supervisor.control.http.views import Detail, Health, Line, Usage
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, SpineStep
 from supervisor.diagnostics.quality import Check, QualityTotals, TaskQuality
-from supervisor.diagnostics.runs import RunGraph, RunLine, TaskNode
+from supervisor.diagnostics.run_graph import RunGraph, TaskNode
+from supervisor.diagnostics.run_summary import RunSummary
 from supervisor.diagnostics.task_status import DeadLetter
 from supervisor.diagnostics.tool_calls import ToolCall
 from supervisor.diagnostics.tree_view import Node
@@ -85,17 +86,13 @@ _RUN: Final = {
     "plan": "the name of the plan",
     "state": "the state of the run: planned, ready, executing, validating, completed, failed or cancelled",
     "outcome": "the word for the end; empty before the end",
-    "ended": "whether the run has ended",
-    "began_at": "the Unix time of the first record",
-    "ended_at": "the Unix time of the end; null before",
-    "lasted_s": "the seconds until the end, or until now",
+    "supervised": "false for a run that a dead supervisor has left",
     "tasks": "the number of tasks of the plan",
-    "counts": "the number of tasks by the word for their end; by their state where they have not ended",
-    "note": "a text for people: the tasks in numbers, and the last error",
-    "resumes": "the id of the run whose unfinished tasks this run does again; empty for none",
-    "key": "the idempotency key of the request for the run; empty for none",
-    "used": "the amounts that its agents have used; null if none are reported",
-    "seq": "the number of the first record: the order of creation",
+    "done": "the number of tasks that are completed, skipped or rejected",
+    "tokens": "the tokens that its agents have reported",
+    "cost_usd": "the cost that its agents have reported, in US dollars",
+    "started_at": "the Unix time of the first record",
+    "took_s": "the seconds until the end, or until now",
 }
 
 FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
@@ -317,8 +314,16 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "branches": "records that belong to the step and did not cause it",
     },
     Annotation: {"role": "the role of the record in the explanation", "record": "the record"},
-    RunLine: _RUN,
-    RunGraph: {**_RUN, "graph": "the tasks, in the order of their creation; depends_on has the edges"},
+    RunSummary: _RUN,
+    RunGraph: {
+        **_RUN,
+        "note": "a text for people: the tasks in numbers, and the last error",
+        "resumes": "the id of the run whose unfinished tasks this run does again; empty for none",
+        "key": "the idempotency key of the request for the run; empty for none",
+        "counts": "the number of tasks by the word for their end; by their state where they have not ended",
+        "used": "the amounts that its agents have used; null if none are reported",
+        "graph": "the tasks, in the order of their creation; depends_on has the edges",
+    },
     TaskNode: {
         "id": "the id of the task, such as r1#fix",
         "name": "the name of the task in its plan",

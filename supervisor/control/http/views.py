@@ -17,8 +17,9 @@ import msgspec
 from supervisor.diagnostics.causal_trace import Explanation, why
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.quality import QUALITY_EVENTS, QualityTotals, TaskQuality, read_quality
-from supervisor.diagnostics.runs import RunGraph, RunLine, list_runs, read_run
-from supervisor.diagnostics.state_times import StateTimes, read_state_times
+from supervisor.diagnostics.run_graph import RunGraph, read_run
+from supervisor.diagnostics.run_summary import RunSummary, summarize_runs
+from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.task_status import WORK, DeadLetter, dead_letters
 from supervisor.diagnostics.tool_calls import ToolCall, calls_of
 from supervisor.diagnostics.tree_view import EntityLine, Node, ps, tree
@@ -128,12 +129,17 @@ class Views:
         return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}, active_at
 
     # ------------------------------------------------------------------ runs
-    def runs(self, *, live_only: bool, before: RecordId, limit: int) -> list[RunLine]:
-        """Return at most *limit* runs of the journal, newest first, that began before the record *before* (0: all)."""
+    def runs(self, *, live_only: bool, before: RecordId, limit: int) -> tuple[Sequence[RunSummary], RecordId | None]:
+        """Return at most *limit* runs of the journal, newest first, that began before the record *before* (0: all), and
+        the number of the first record of the last one if there are more."""
         with self._sup.reader() as reader:
-            rows, used, times = self._work(reader, archived=False)
-        found = list_runs(rows, now=time.time(), used=used, times=times)
-        return [one for one in found if (not before or one.seq < before) and not (live_only and one.ended)][:limit]
+            rows = reader.entities(live_only=live_only)
+            used = self._usage(reader)
+        runs = [row for row in rows if row.kind == Kind.WORKSTREAM and (not before or row.born_seq < before)]
+        runs.sort(key=lambda row: row.born_seq, reverse=True)
+        shown, tasks = runs[:limit], [row for row in rows if row.kind == Kind.TASK]
+        found = summarize_runs([*shown, *tasks], used, now=time.time(), supervised=True)
+        return found, shown[-1].born_seq if len(runs) > limit else None
 
     def run(self, run: str) -> RunGraph:
         """Return a run with the graph of its tasks, also if it is in an archive.
@@ -142,7 +148,8 @@ class Views:
             LookupError: there is no such run.
         """
         with self._sup.reader() as reader:
-            rows, used, times = self._work(reader, archived=self._is_archived(reader, run))
+            rows = [row for row in reader.entities(archived=self._is_archived(reader, run)) if row.kind in WORK]
+            used, times = self._usage(reader), read_state_times(reader, rows)
         found = read_run(rows, run, now=time.time(), used=used, times=times)
         if found is None:
             raise _unknown_run(run)
@@ -165,10 +172,6 @@ class Views:
 
     def _is_archived(self, reader: Reader, run: str) -> bool:
         return not reader.entities(ids=[run])
-
-    def _work(self, reader: Reader, *, archived: bool) -> tuple[list[EntityRow], Mapping[str, Amounts], StateTimes]:
-        rows = [one for one in reader.entities(archived=archived) if one.kind in WORK]
-        return rows, self._usage(reader), read_state_times(reader, rows)
 
     # ------------------------------------------------------------------ the tree
     def tree(self, *, ended: bool) -> tuple[RecordId, tuple[Node, ...]]:

@@ -27,6 +27,9 @@ from supervisor import (
 from supervisor.control.http.app import create_app
 from supervisor.journal import retention
 from supervisor.plans import monitoring
+from supervisor.plans.daemon_control import PlanRequest, SubmittedPlan
+from supervisor.plans.source import BadPlan
+from supervisor.runtime.entity import NoSuchEntity
 from tests.support import DEADLINE_S, FIRST_LINE, quick_settings, wait_for_record
 from tests.unit.control.http.http_kit import api, client_of, error, helpful
 
@@ -66,12 +69,13 @@ async def test_a_run_is_listed_and_shown_with_its_graph(tmp_path: Path) -> None:
         handle = await submit(sup, plan, key="k1")
         await wait_for_record(sup, "tool_started", "a:t1", number=2)
         (line,) = (await client.get(f"{V1}/runs")).json()["items"]
-        assert (line["id"], line["plan"], line["ended"], line["outcome"], line["tasks"]) == ("r1", "ship", False, "", 3)
-        assert (line["key"], line["ended_at"], line["counts"]) == ("k1", None, {"IN_PROGRESS": 1, "OPEN": 2})
+        assert (line["id"], line["plan"], line["outcome"], line["tasks"], line["done"]) == ("r1", "ship", "", 3, 0)
+        run = (await client.get(f"{V1}/runs/r1")).json()
+        assert (run["key"], run["counts"]) == ("k1", {"IN_PROGRESS": 1, "OPEN": 2})
         await handle.cancel_task("a")
         result = await handle
         run = (await client.get(f"{V1}/runs/r1")).json()
-        assert (run["outcome"], run["ended"]) == (result.outcome, True)
+        assert (run["outcome"], run["state"]) == (result.outcome, "cancelled")
         assert {one["id"]: one["depends_on"] for one in run["graph"]} == {
             "r1#a": [],
             "r1#b": ["r1#a"],
@@ -197,3 +201,57 @@ async def test_the_last_output_of_an_agent_is_its_sign_of_life(tmp_path: Path) -
         assert session["active_at"] == agent["active_at"] >= session["born_at"] - 1
         (turn,) = (await client.get(f"{V1}/turns", params={"ended": True})).json()["items"]
         assert turn["active_at"] is None
+
+
+# --------------------------------------------------------------------------------------------------------- daemon
+class Daemon:
+    """Daemon that notes the requests that reach it."""
+
+    def __init__(self) -> None:
+        self.asked: list[PlanRequest] = []
+
+    async def submit(self, request: PlanRequest) -> SubmittedPlan:
+        self.asked.append(request)
+        return SubmittedPlan(run="r7", notes=("max_sessions has no effect here",))
+
+    async def cancel_run(self, run: str, *, by: str, reason: str) -> bool:
+        if run != "r7":
+            raise NoSuchEntity(run)
+        return reason != "again"
+
+    async def reload(self, *, by: str) -> str:
+        raise BadPlan("agents: 3 is not valid; give a mapping")
+
+
+async def test_a_plan_is_submitted_and_its_run_is_cancelled() -> None:
+    """POST /runs hands the plan to the daemon, with the key of the header and the caller's name; DELETE ends the
+    run."""
+    async with api() as (sup, client):
+        daemon = Daemon()
+        sup.core.daemon = daemon  # type: ignore[assignment]
+        body = {"plan": {"workstream": "ship"}, "directory": "/tmp", "environment": {"A": "b"}}
+        sent = await client.post(f"{V1}/runs", json=body, headers={"Idempotency-Key": "k1"})
+        assert (sent.status_code, sent.json()["run"], len(sent.json()["notes"])) == (201, "r7", 1)
+        (asked,) = daemon.asked
+        assert (asked.text, asked.key, asked.by, asked.environment) == (
+            '{"workstream":"ship"}',
+            "k1",
+            "http",
+            {"A": "b"},
+        )
+        relative = error(await client.post(f"{V1}/runs", json={"plan": "x", "directory": "tmp"}), 422, "bad")
+        assert relative["field"] == "directory"
+        assert error(await client.post(f"{V1}/runs", json={**body, "key": "k"}), 422, "bad")["field"] == "key"
+        assert (await client.delete(f"{V1}/runs/r7")).json() == {"run": "r7", "already_ended": False}
+        again = await client.request("DELETE", f"{V1}/runs/r7", json={"reason": "again"})
+        assert again.json()["already_ended"] is True
+        error(await client.delete(f"{V1}/runs/r9"), 404, "unknown")
+        assert error(await client.post(f"{V1}/reload"), 422, "bad")["field"] == "agents"
+        sup.core.daemon = None  # so that the supervisor's own stop is the supervisor's
+
+
+async def test_a_supervisor_without_a_daemon_takes_no_plan() -> None:
+    """Where no daemon runs, a plan is refused, and the error says what takes plans."""
+    async with api() as (_sup, client):
+        refused = await client.post(f"{V1}/runs", json={"plan": "workstream: x", "directory": "/tmp"})
+        assert "supervisor serve" in error(refused, 409, "refused")["message"]
