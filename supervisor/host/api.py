@@ -339,6 +339,18 @@ class Supervisor:
         check_types(Retention, retention=retention)
         return await self.core.compact(retention)
 
+    def reload_tokens(self) -> bool:
+        """Read the token file of the HTTP API again, and return whether there is one. From then on the removed tokens
+        are not valid: who follows the events with one of them is disconnected.
+
+        Raises:
+            BadHttpOptions: the file cannot be used; the tokens stay as they were.
+        """
+        if self.core.reload_tokens is None:
+            return False
+        self.core.reload_tokens()
+        return True
+
     # ------------------------------------------------------------------ the journal
     @property
     def outage(self) -> Outage | None:
