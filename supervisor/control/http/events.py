@@ -60,12 +60,12 @@ class _Wanted:
     """Filter of records: only those of the entity *root* and everything below it, and of some *kinds* of entities."""
 
     def __init__(self, sup: Supervisor, root: str | None, kinds: Collection[str]) -> None:
-        self._sup, self._root, self._kinds = sup, root, frozenset(kinds)
+        self._sup, self.root, self._kinds = sup, root, frozenset(kinds)
         self._inside: set[str] = {root} if root is not None else set()
 
     def below(self, rows: Collection[EntityRow]) -> list[EntityRow]:
         """Return those of *rows* that lie in the subtree, and remember their ids."""
-        if self._root is None:
+        if self.root is None:
             return [row for row in rows if not self._kinds or row.kind in self._kinds]
         for row in sorted(rows, key=lambda row: row.born_seq):
             if row.parent_id in self._inside:
@@ -74,9 +74,9 @@ class _Wanted:
         return [row for row in inside if not self._kinds or row.kind in self._kinds]
 
     async def includes(self, record: LifecycleEvent) -> bool:
-        if self._root is not None and record.outcome == "born":
+        if self.root is not None and record.outcome == "born":
             self.below(await self._sup.core.journal.entities(ids=[record.entity_id]))
-        is_inside = self._root is None or record.entity_id in self._inside
+        is_inside = self.root is None or record.entity_id in self._inside
         return is_inside and (not self._kinds or record.entity_type in self._kinds)
 
 
@@ -122,7 +122,7 @@ class EventStream(_Stream):
         """Send the snapshot and the records; return why no more come."""
         hub = self._sup.core.part(EventHub)
         await hub.start()
-        position = await self._begin(send)
+        position = await self._begin(send, hub)
         while True:
             found = hub.after(position)
             if found is None:
@@ -146,10 +146,12 @@ class EventStream(_Stream):
         records = await self._sup.core.journal.events(after_seq=position, limit=READ_MAX)
         return [encode_record(one) for one in records]
 
-    async def _begin(self, send: Send) -> RecordId:
+    async def _begin(self, send: Send, hub: EventHub) -> RecordId:
         """Send the snapshot, unless the records after the given number can be sent; return the number after which the
         records begin."""
         if self._after is not None:
+            if self._wanted.root is None and hub.has(self._after):
+                return self._after
             why, rows = await anyio.to_thread.run_sync(self._gap, self._after)
             self._wanted.below(rows)
             if not why:

@@ -27,7 +27,8 @@ from supervisor.journal.statedir import socket_address
 from supervisor.ports.secure_files import write_private
 
 TOKEN_LENGTH_MIN: Final = 32
-_BACKLOG: Final = 128
+_BACKLOG: Final = 1_024
+"""Number of clients that may wait to be accepted: all of them reconnect at once when the service has crashed."""
 
 
 class BadHttpOptions(BadInput, ValueError):

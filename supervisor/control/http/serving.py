@@ -204,6 +204,9 @@ class _Server:
                 connection.waits_since = anyio.current_time()
                 try:
                     await send(message)
+                except BaseException:
+                    connection.close()  # nothing can follow a piece that was sent in part: nobody waits for the client
+                    raise
                 finally:
                     connection.waits_since = None
 
