@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-soak bench-growth fuzz crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-soak bench-growth fuzz api-check crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,7 +22,7 @@ test: $(VENV)/ready  ## The suite; a third of the tests that start programs, ano
 
 nightly: $(VENV)/ready  ## What does not fit into every run: all tests on both backends, and the long forms of the checks
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal --both-backends
-	$(MAKE) scale soak fuzz crash
+	$(MAKE) scale soak fuzz crash api-check
 
 scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end in 1,000 runs has one root
 	$(BIN)/python -m pytest tests/integration/test_scale.py tests/integration/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 25
@@ -62,6 +62,13 @@ soak: $(VENV)/ready  ## Long: many seeds that reach everything, an abort before 
 
 fuzz: $(VENV)/ready  ## INPUTS (1000000) malformed inputs: nothing but declared errors; what breaks is kept in the corpus
 	$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),1000000)
+
+build/schemathesis: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --target $@ schemathesis
+	touch $@
+
+api-check: build/schemathesis  ## Every route of the HTTP API with EXAMPLES (100) made-up requests: the document is kept to
+	$(BIN)/python -m tests.api_check --examples $(or $(EXAMPLES),100)
 
 crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare what it promised with what is there
 	$(BIN)/python -m tests.crash --cycles $(or $(CYCLES),100)
