@@ -58,6 +58,9 @@ _LINE: Final = {
     "outcome": "the word for the end of a session, task or plan run; empty before the end",
     "supervised": "false for what a dead supervisor has left",
     "ending": "the stage in which the termination of a session is; null before and after",
+    "silent_s": "the seconds since the last output or record of a living session, or of the session that works on a "
+    "task; null for others",
+    "used": "null in lists; /api/v1/usage has the amounts",
     "born_at": "the Unix time of the first record",
     "changed_at": "the Unix time of the last record",
     "seq": "the number of the first record: the order of creation",
@@ -91,6 +94,7 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "ended": _LINE["ended"],
         "supervised": _LINE["supervised"],
         "ending": _LINE["ending"],
+        "silent_s": _LINE["silent_s"],
         "used": "null in this tree; /api/v1/usage has the amounts",
         "children": "the entities below",
     },

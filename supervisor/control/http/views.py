@@ -47,7 +47,6 @@ class Detail(Line, frozen=True, kw_only=True):
 
     entity_seq: int
     data: dict[str, Any]
-    used: Amounts | None = None
     budget: Budget | None = None
 
 
@@ -112,23 +111,26 @@ class Views:
             used = self._usage(reader).get(row.id)
         line = _line(row, shown[row.id])
         values = {name: getattr(line, name) for name in Line.__struct_fields__}
-        return Detail(**values, entity_seq=row.entity_seq, data=dict(data_of(row)), used=used)
+        return Detail(**{**values, "used": used}, entity_seq=row.entity_seq, data=dict(data_of(row)))
 
     def _shown(self, reader: Reader, rows: Sequence[EntityRow]) -> dict[str, EntityLine]:
-        live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
-        active_at: dict[str, float] = {}
-        if self._state is not None:
-            written = ((one, last_written_at(self._state.transcript(one))) for one in live)
-            active_at = {one: at for one, at in written if at is not None}
-        times = read_state_times(reader, rows)
+        times, active_at = read_state_times(reader, rows), self._last_output_times(rows)
         return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}
+
+    def _last_output_times(self, rows: Sequence[EntityRow]) -> dict[str, float]:
+        if self._state is None:
+            return {}
+        live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
+        written = ((one, last_written_at(self._state.transcript(one))) for one in live)
+        return {one: at for one, at in written if at is not None}
 
     def tree(self, *, ended: bool) -> tuple[RecordId, tuple[Node, ...]]:
         """Return the number of the last record, and the tree at that record; with *ended* also what has ended."""
         with self._sup.reader() as reader:
             seq, rows = reader.snapshot()
             rows = reader.entities() if ended else rows
-            return seq, tree(rows, times=read_state_times(reader, rows), now=time.time())
+            times, active_at = read_state_times(reader, rows), self._last_output_times(rows)
+            return seq, tree(rows, times=times, now=time.time(), active_at=active_at)
 
     def snapshot(self) -> tuple[RecordId, list[EntityRow]]:
         """Return the number of the last record, and the entities that live at that record."""
