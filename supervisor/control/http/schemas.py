@@ -65,9 +65,11 @@ _LINE: Final = {
     "outcome": "the word for the end of a session, task or plan run; empty before the end",
     "supervised": "false for what a dead supervisor has left",
     "ending": "the stage in which the termination of a session is; null before and after",
+    "silent_s": "the seconds since the last output or record of a living session, or of the session that works on a "
+    "task; null for others",
+    "used": "null in lists; /api/v1/usage has the amounts",
     "born_at": "the Unix time of the first record",
     "changed_at": "the Unix time of the last record",
-    "active_at": "the Unix time of the last output of a live session, or agent; null for none, and for other entities",
     "seq": "the number of the first record: the order of creation",
 }
 _AMOUNTS: Final = {
@@ -113,6 +115,7 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "ended": _LINE["ended"],
         "supervised": _LINE["supervised"],
         "ending": _LINE["ending"],
+        "silent_s": _LINE["silent_s"],
         "used": "null in this tree; /api/v1/usage has the amounts",
         "children": "the entities below",
     },
@@ -303,6 +306,7 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
     },
     Explanation: {
         "entity_id": _ID,
+        "sentence": "what happened, and the root cause, in one sentence",
         "root": "the root event; null if a cause is missing in the journal",
         "roots": "the number of root events of the whole tree",
         "missing": "the number of the cause that the journal lacks; null for none",

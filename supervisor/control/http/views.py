@@ -42,7 +42,6 @@ class Line(EntityLine, frozen=True, kw_only=True):
 
     born_at: float
     changed_at: float
-    active_at: float | None = None
     seq: RecordId
 
 
@@ -51,7 +50,6 @@ class Detail(Line, frozen=True, kw_only=True):
 
     entity_seq: int
     data: dict[str, Any]
-    used: Amounts | None = None
     budget: Budget | None = None
 
 
@@ -98,8 +96,8 @@ class Views:
                 if row.kind == kind and row.born_seq > after and parent in (None, row.parent_id)
                 if not states or row.state in states
             ][:limit]
-            shown, active_at = self._shown(reader, rows)
-        return [_line(row, shown[row.id], active_at) for row in wanted]
+            shown = self._shown(reader, rows)
+        return [_line(row, shown[row.id]) for row in wanted]
 
     def detail(self, kind: Kind, entity_id: str) -> Detail:
         """Return one entity, also if it is in an archive.
@@ -112,21 +110,22 @@ class Views:
             if row is None or row.kind != kind:
                 raise _unknown(kind, entity_id)
             rows = reader.entities(live_only=True)
-            shown, active_at = self._shown(reader, [*(one for one in rows if one.id != row.id), row])
+            shown = self._shown(reader, [*(one for one in rows if one.id != row.id), row])
             used = self._usage(reader).get(row.id)
-        line = _line(row, shown[row.id], active_at)
+        line = _line(row, shown[row.id])
         values = {name: getattr(line, name) for name in Line.__struct_fields__}
-        return Detail(**values, entity_seq=row.entity_seq, data=dict(data_of(row)), used=used)
+        return Detail(**{**values, "used": used}, entity_seq=row.entity_seq, data=dict(data_of(row)))
 
-    def _shown(self, reader: Reader, rows: Sequence[EntityRow]) -> tuple[dict[str, EntityLine], Mapping[str, float]]:
-        """Return the lines of *rows* by id, and the time of the last output of each live session."""
+    def _shown(self, reader: Reader, rows: Sequence[EntityRow]) -> dict[str, EntityLine]:
+        times, active_at = read_state_times(reader, rows), self._last_output_times(rows)
+        return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}
+
+    def _last_output_times(self, rows: Sequence[EntityRow]) -> dict[str, float]:
+        if self._state is None:
+            return {}
         live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
-        active_at: dict[str, float] = {}
-        if self._state is not None:
-            written = ((one, last_written_at(self._state.transcript(one))) for one in live)
-            active_at = {one: at for one, at in written if at is not None}
-        times = read_state_times(reader, rows)
-        return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}, active_at
+        written = ((one, last_written_at(self._state.transcript(one))) for one in live)
+        return {one: at for one, at in written if at is not None}
 
     # ------------------------------------------------------------------ runs
     def runs(self, *, live_only: bool, before: RecordId, limit: int) -> tuple[Sequence[RunSummary], RecordId | None]:
@@ -179,7 +178,8 @@ class Views:
         with self._sup.reader() as reader:
             seq, rows = reader.snapshot()
             rows = reader.entities() if ended else rows
-            return seq, tree(rows, times=read_state_times(reader, rows), now=time.time())
+            times, active_at = read_state_times(reader, rows), self._last_output_times(rows)
+            return seq, tree(rows, times=times, now=time.time(), active_at=active_at)
 
     def snapshot(self) -> tuple[RecordId, list[EntityRow]]:
         """Return the number of the last record, and the entities that live at that record."""
@@ -267,16 +267,9 @@ class Views:
             return dead_letters(reader.entities())
 
 
-def _line(row: EntityRow, shown: EntityLine, active_at: Mapping[str, float]) -> Line:
+def _line(row: EntityRow, shown: EntityLine) -> Line:
     values = {name: getattr(shown, name) for name in EntityLine.__struct_fields__}
-    session = row.id if row.kind == Kind.SESSION else (row.parent_id or "") if row.kind == Kind.AGENT else ""
-    return Line(
-        **values,
-        born_at=row.born_at,
-        changed_at=row.changed_at,
-        active_at=None if row.ended else active_at.get(session),
-        seq=row.born_seq,
-    )
+    return Line(**values, born_at=row.born_at, changed_at=row.changed_at, seq=row.born_seq)
 
 
 def _unknown_run(run: str) -> LookupError:

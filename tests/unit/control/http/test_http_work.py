@@ -192,17 +192,6 @@ async def test_access_levels_are_listed(repository: Path) -> None:
         assert (sh["agent"], sh["level"], sh["files_max"], sh["violations"]) == ("sh", "trusted", 20, 0)
 
 
-async def test_the_last_output_of_an_agent_is_its_sign_of_life(tmp_path: Path) -> None:
-    """A live session, and its agent, have the time of the last output; the turn has none."""
-    async with api(tmp_path / "sd") as (sup, client):
-        await (await sup.start_session("lead", agent="helpful")).run("work")
-        (session,) = (await client.get(f"{V1}/sessions")).json()["items"]
-        (agent,) = (await client.get(f"{V1}/agents")).json()["items"]
-        assert session["active_at"] == agent["active_at"] >= session["born_at"] - 1
-        (turn,) = (await client.get(f"{V1}/turns", params={"ended": True})).json()["items"]
-        assert turn["active_at"] is None
-
-
 # --------------------------------------------------------------------------------------------------------- daemon
 class Daemon:
     """Daemon that notes the requests that reach it."""
