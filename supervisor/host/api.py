@@ -346,9 +346,9 @@ class Supervisor:
         Raises:
             BadHttpOptions: the file cannot be used; the tokens stay as they were.
         """
-        if self.core.reload_tokens is None:
+        if self.core.read_tokens_again is None:
             return False
-        self.core.reload_tokens()
+        self.core.read_tokens_again()
         return True
 
     # ------------------------------------------------------------------ the journal

@@ -160,8 +160,8 @@ class SupervisorCore:
         """Objects that carry out commands about the tasks of each running plan, oldest first."""
         self.daemon: DaemonControl | None = None
         """Control of the daemon that holds this supervisor, if one does."""
-        self.reload_tokens: Callable[[], None] | None = None
-        """Function that reads the token file of the HTTP API again, if there is one."""
+        self.read_tokens_again: Callable[[], None] | None = None
+        """Function that reads the token file of the HTTP API again, if tokens are served."""
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
         self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)

@@ -120,7 +120,7 @@ class TokenFile:
         found = [role for known, role in self._roles if hmac.compare_digest(known, given)]
         return found[0] if found else None
 
-    def reload(self) -> None:
+    def read_again(self) -> None:
         """Read the file again.
 
         Raises:
