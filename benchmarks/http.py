@@ -3,7 +3,7 @@
 The supervisor runs in a process of its own, on each backend; clients run in this process. Four measurements:
 
 * *readers* follow the stream from the first record to the last, while *stalled* clients never read and others leave
-  without a word: each reader must get every record once. Every second reader cuts its connection every 50 records and
+  without a word: each reader must get every record once. Every 20th reader cuts its connection every 50 records and
   goes on from its last number.
 * then the supervisor is stopped while all streams are open: seconds until its process has ended (aim: 3);
 * the latency of aborts of a session, as the supervisor measures it, with the readers and without, in turns (aim: 1.1x);
@@ -229,7 +229,7 @@ async def wait_for(condition: Any, what: str) -> None:
 async def measure_readers(backend: str, load: Load) -> float:
     """Print the figures of the readers; return by what factor the end exceeds its aim."""
     with server(backend) as served:
-        readers = [Reader(served.socket, cut=number % 2 == 1) for number in range(load.readers)]
+        readers = [Reader(served.socket, cut=number % 20 == 1) for number in range(load.readers)]
         following = [asyncio.create_task(one.follow()) for one in readers]
         stalled = [await open_stream(served.socket, 0) for _ in range(load.stalled)]
         for number in range(load.left):

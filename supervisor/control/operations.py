@@ -304,7 +304,7 @@ async def reload(sup: Supervisor, asked: Reload) -> Replies:
 
 def _daemon(sup: Supervisor) -> DaemonControl:
     if sup.core.daemon is None:
-        raise Refused("this supervisor takes no plans: it belongs to one run, or to a program; `supervisor serve` does")
+        raise Refused("this supervisor takes no plans: it belongs to one run, or to a program; a daemon takes them")
     return sup.core.daemon
 
 

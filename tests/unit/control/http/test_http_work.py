@@ -240,7 +240,7 @@ async def test_a_plan_is_submitted_and_its_run_is_cancelled() -> None:
 
 
 async def test_a_supervisor_without_a_daemon_takes_no_plan() -> None:
-    """Where no daemon runs, a plan is refused, and the error says what takes plans."""
+    """A plan is refused where no daemon runs, and the error says what takes plans."""
     async with api() as (_sup, client):
         refused = await client.post(f"{V1}/runs", json={"plan": "workstream: x", "directory": "/tmp"})
-        assert "supervisor serve" in error(refused, 409, "refused")["message"]
+        assert "a daemon takes them" in error(refused, 409, "refused")["message"]
