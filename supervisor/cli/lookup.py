@@ -17,6 +17,7 @@ from typing import Final
 
 from supervisor.control.error_messages import BadInput, UnknownId
 from supervisor.diagnostics.outcomes import data_of
+from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
@@ -27,8 +28,6 @@ from supervisor.ports import EntityRow, JournalError, Reader
 
 LOOK_AGAIN_S: Final = 0.2
 """Seconds between two looks at the journal."""
-_GIVEN_UP: Final = "DeadLettered"
-"""Fact that a failed task is not tried again by itself."""
 _NUMBER: Final = re.compile(r"-\d+")
 """Pattern of the suffix that distinguishes sessions with the same name."""
 
@@ -85,8 +84,7 @@ def _task_of_run(rows: Sequence[EntityRow], given: GivenId) -> EntityRow:
     tasks = {row.id: row for row in rows if row.kind == Kind.TASK}
     runs = {row.id: row for row in rows if row.kind == Kind.WORKSTREAM}
     if given.run not in runs:
-        known = ", ".join(runs) or "none"
-        raise BadInput(f"run {given.run!r} is not in the journal; the runs are: {known}")
+        raise _unknown_run(given.run, runs)
     run = given.run
     while run in runs and id_of_task(run, given.name) not in tasks:
         run = str(data_of(runs[run]).get("resumes", ""))
@@ -100,6 +98,27 @@ def _task_of_run(rows: Sequence[EntityRow], given: GivenId) -> EntityRow:
     raise BadInput(f"run {given.run} has no task {given.name!r}; {guess}`supervisor ps --all` shows the ids")
 
 
+def run_given(reader: Reader, run: str | None) -> EntityRow:
+    """Return the row of the workstream of a run, also of an archived one; of the newest run if none is given.
+
+    Raises:
+        BadInput: there is no such run, or no plan was run.
+    """
+    if run is not None and is_run_id(run) and (row := reader.entity(run)) is not None:
+        return row
+    runs = {row.id: row for row in reader.entities() if row.kind == Kind.WORKSTREAM}
+    if run is not None:
+        raise _unknown_run(run, runs)
+    if not runs:
+        archived = "; `supervisor runs --all` lists the runs in the archive" if reader.archived_records() else ""
+        raise BadInput(f"no plan was run here{archived}; `supervisor run PLAN.yaml` runs one")
+    return max(runs.values(), key=lambda row: row.born_seq)
+
+
+def _unknown_run(run: str, known: Iterable[str]) -> BadInput:
+    return BadInput(f"run {run!r} is not in the journal; the runs are: {', '.join(known) or 'none'}")
+
+
 def has_ended(reader: Reader, row: EntityRow) -> bool:
     """Return whether an entity has ended. A failed task has ended when the run has given the task up: until then it may
     be tried again."""
@@ -108,7 +127,7 @@ def has_ended(reader: Reader, row: EntityRow) -> bool:
     since_failed: list[str] = []
     for event in reader.events(row.id):
         since_failed = [] if event.outcome == "transition" else [*since_failed, event.event]
-    return _GIVEN_UP in since_failed
+    return DEAD_LETTERED in since_failed
 
 
 # ----------------------------------------------------------------------------------------------------- sessions

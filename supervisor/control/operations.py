@@ -22,13 +22,17 @@ from contextlib import aclosing
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from supervisor.control.callers import Access, own_permission, own_task, refusal, within_sessions
+import msgspec
+
+from supervisor.control.callers import Access, for_operators, own_permission, own_task, refusal, within_sessions
 from supervisor.control.error_messages import BadInput, cause_of
 from supervisor.control.named_tasks import find_entity, find_run, find_session, find_task
 from supervisor.control.requests import (
     Abort,
+    AccessLevels,
     Answer,
     BadRequest,
+    CancelRun,
     Close,
     Command,
     Compact,
@@ -36,17 +40,22 @@ from supervisor.control.requests import (
     Inspect,
     Permissions,
     Ping,
+    Processes,
     Prompt,
+    Reload,
     Request,
     Send,
     Split,
+    Stalls,
     Start,
     Steer,
     Stop,
+    Submit,
 )
 from supervisor.control.roles import Role
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.types import RecordId, Verb
+from supervisor.plans.daemon_control import DaemonControl, PlanRequest
 from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import read_subtasks
 from supervisor.plans.task_control import CommandResult, WorkControl
@@ -175,6 +184,25 @@ async def permissions(sup: Supervisor, asked: Permissions) -> Replies:
     yield {"permissions": sup.permissions()}
 
 
+async def processes(sup: Supervisor, asked: Processes) -> Replies:
+    """List the processes of live sessions at this moment, each with the open calls that it belongs to, or may belong
+    to."""
+    wanted = None if asked.id is None else find_session(sup.core.registry, asked.id)
+    found = await sup.processes(wanted)
+    yield {"processes": found.processes, "unlisted": found.unlisted}
+
+
+async def stalls(sup: Supervisor, asked: Stalls) -> Replies:
+    """List the agents at work that make no progress, with the snapshots without progress, the actions taken, and the
+    next one."""
+    yield {"stalls": sup.stalls()}
+
+
+async def access_levels(sup: Supervisor, asked: AccessLevels) -> Replies:
+    """List the trust level of each agent, and what it permits; the list is empty without graduated access."""
+    yield {"access_levels": sup.access_levels()}
+
+
 async def follow(sup: Supervisor, asked: Follow) -> Replies:
     """Send every durable record, those to come included, until the supervisor ends."""
     async with sup.subscribe(RecordId(asked.after)) as events, aclosing(events):
@@ -235,7 +263,49 @@ async def answer(sup: Supervisor, asked: Answer) -> Replies:
 async def stop(sup: Supervisor, asked: Stop) -> Replies:
     """Begin the end of the supervisor: let turns finish; with now, or the second time, abort everything."""
     await sup.stop(now=asked.now, actor=asked.by)
-    yield {"stopping": "now" if sup.core.stop_now.is_set() else "drain", "outage": sup.outage}
+    yield {"stopping": "now" if asked.now or sup.core.stop_now.is_set() else "drain", "outage": sup.outage}
+
+
+async def submit(sup: Supervisor, asked: Submit) -> Replies:
+    """Have the daemon run a plan, and return the id of the run as soon as the run is on the disk. Notes say what of the
+    plan has no effect here. A second request with the same key returns the run of the first."""
+    text = asked.plan if isinstance(asked.plan, str) else "" if asked.plan is None else _as_text(asked.plan)
+    request = PlanRequest(
+        text=text,
+        path=asked.path or "",
+        directory=asked.directory,
+        environment=asked.environment,
+        instead=asked.instead,
+        name=asked.name or "",
+        fail_fast=asked.fail_fast,
+        installed=asked.plugins,
+        key=asked.key,
+        resume=asked.resume,
+        by=asked.by,
+    )
+    yield msgspec.to_builtins(await _daemon(sup).submit(request))
+
+
+def _as_text(plan: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(plan).decode()  # JSON is YAML
+
+
+async def cancel_run(sup: Supervisor, asked: CancelRun) -> Replies:
+    """Give up the run of a plan: its sessions are aborted, its open tasks are cancelled. Reply when the run has
+    ended."""
+    has_ended = not await _daemon(sup).cancel_run(asked.run, by=asked.by, reason=asked.reason)
+    yield {"run": asked.run, "already_ended": has_ended}
+
+
+async def reload(sup: Supervisor, asked: Reload) -> Replies:
+    """Have the daemon read its configuration again. An invalid one is an error, and changes nothing."""
+    yield {"reloaded": await _daemon(sup).reload(by=asked.by)}
+
+
+def _daemon(sup: Supervisor) -> DaemonControl:
+    if sup.core.daemon is None:
+        raise Refused("this supervisor takes no plans: it belongs to one run, or to a program; a daemon takes them")
+    return sup.core.daemon
 
 
 async def compact(sup: Supervisor, asked: Compact) -> Replies:
@@ -299,10 +369,16 @@ async def _task_reply(
 
 
 # ------------------------------------------------------------------------------------------------------- the table
+_NO_AGENT: Final = Access("", never=for_operators)
+"""Rule of operations that no agent may call, whatever the plan says."""
+
 _TABLE: Final = (
     Operation(Ping, ping, Effect.READS, role=Role.READ),
     Operation(Inspect, inspect, Effect.READS, role=Role.READ),
     Operation(Permissions, permissions, Effect.READS, role=Role.READ),
+    Operation(Processes, processes, Effect.READS, role=Role.READ),
+    Operation(Stalls, stalls, Effect.READS, role=Role.READ),
+    Operation(AccessLevels, access_levels, Effect.READS, role=Role.READ),
     Operation(Follow, follow, Effect.READS, lines=Lines.ENDLESS, role=Role.READ),
     Operation(Start, start, Effect.CHANGES, Access("sessions")),
     Operation(Prompt, prompt, Effect.CHANGES, Access("sessions")),
@@ -313,6 +389,9 @@ _TABLE: Final = (
     Operation(Compact, compact, Effect.CHANGES, Access("compact"), role=Role.ADMIN),
     Operation(Abort, abort, Effect.ENDS, Access("abort", within=within_sessions), idempotent=True),
     Operation(Close, close, Effect.ENDS, Access("sessions")),
+    Operation(Submit, submit, Effect.CHANGES, _NO_AGENT),
+    Operation(CancelRun, cancel_run, Effect.ENDS, _NO_AGENT, idempotent=True),
+    Operation(Reload, reload, Effect.CHANGES, _NO_AGENT, idempotent=True, role=Role.ADMIN),
     Operation(Stop, stop, Effect.ENDS, Access("stop"), role=Role.ADMIN),
 )
 OPERATIONS: Final[Mapping[str, Operation]] = {one.name: one for one in _TABLE}

@@ -79,6 +79,29 @@ class Permissions(Request):
     do: Literal["permissions"] = Field(default="permissions", description="permissions, the name of the operation")
 
 
+class Processes(Request):
+    """Ask for the processes of live sessions, and the calls that they belong to."""
+
+    do: Literal["processes"] = Field(default="processes", description="processes, the name of the operation")
+    id: str | None = Field(
+        default=None, description="the id of the only session wanted, with all below it; or of a task (RUN#TASK)"
+    )
+
+
+class Stalls(Request):
+    """Ask for the agents at work that make no progress."""
+
+    do: Literal["stalls"] = Field(default="stalls", description="stalls, the name of the operation")
+
+
+class AccessLevels(Request):
+    """Ask for the trust levels of the agents."""
+
+    do: Literal["access_levels"] = Field(
+        default="access_levels", description="access_levels, the name of the operation"
+    )
+
+
 class Follow(Request):
     """Ask for the records of the journal, those to come included."""
 
@@ -240,6 +263,64 @@ class Split(Command):
     @property
     def title(self) -> str:
         return f"{self.do} {self.task}"
+
+
+class Submit(Command):
+    """Ask a daemon to run a plan."""
+
+    do: Literal["submit"] = Field(default="submit", description="submit, the name of the operation")
+    plan: str | dict[str, Any] | None = Field(
+        default=None, description="the plan, as YAML or JSON text or as an object; with resume it may be left out"
+    )
+    path: str | None = Field(
+        default=None, description="the absolute path of the plan's file, for relative paths in the plan and for errors"
+    )
+    directory: str = Field(description="the absolute path of the directory in which agents without a cwd work")
+    environment: dict[str, str] = Field(
+        default={}, description="variables that every agent of the plan gets, by name; only the names are recorded"
+    )
+    instead: dict[str, str] = Field(
+        default={}, description="agents of the catalogue that replace agents of the plan, by the name in the plan"
+    )
+    name: str | None = Field(default=None, description="a name for the run, instead of the plan's key workstream")
+    fail_fast: Flag = Field(default=False, description="true to end the run at the first task that has failed for good")
+    plugins: Flag = Field(default=True, description="false to use no installed plug-in")
+    key: str | None = Field(
+        default=None, min_length=1, description="an id of your own: a request with this key begins one run"
+    )
+    resume: str | None = Field(
+        default=None, min_length=1, description="the id of the run whose open and cancelled tasks are to be done"
+    )
+
+    @model_validator(mode="after")
+    def _check_combination(self) -> Self:
+        if not self.plan and self.resume is None:
+            raise BadRequest("plan: missing; give the text of a plan, or with resume the id of a run")
+        for field, path in (("path", self.path), ("directory", self.directory)):
+            if path is not None and (not path.startswith("/") or "\0" in path):
+                raise BadRequest(f"{field}: {path!r} is not absolute; give the whole path")
+        for name, value in self.environment.items():
+            if not name or "=" in name or "\0" in name + value:
+                raise BadRequest(f"environment: {name!r} is no variable; names are not empty and have no '='")
+        return self
+
+
+class CancelRun(Command):
+    """Give up the run of a plan."""
+
+    do: Literal["cancel_run"] = Field(default="cancel_run", description="cancel_run, the name of the operation")
+    run: str = Field(description="the id of a run, such as r1")
+    reason: str = Field(default="", description="the reason, for the record")
+
+    @property
+    def title(self) -> str:
+        return f"the cancellation of {self.run}"
+
+
+class Reload(Command):
+    """Have a daemon read its configuration again."""
+
+    do: Literal["reload"] = Field(default="reload", description="reload, the name of the operation")
 
 
 class Stop(Command):

@@ -39,8 +39,8 @@ from supervisor.processes.descriptors import Reserve, clients_max
 if TYPE_CHECKING:
     from supervisor.host.api import Supervisor
 
-LINE_BYTES_MAX: Final = 1024 * 1024
-"""Maximal number of bytes of a request."""
+LINE_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Maximal number of bytes of a request: a plan has at most 1 MiB, and twice that as JSON."""
 
 UNSENT_S: Final = 30.0
 """Seconds after which a client that has not sent its request is disconnected."""

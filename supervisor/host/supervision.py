@@ -35,9 +35,11 @@ from supervisor.lifecycles.types import (
     choice_of,
 )
 from supervisor.plans import Settings
+from supervisor.plans.daemon_control import DaemonControl
 from supervisor.plans.earlier_runs import find_earlier_runs
 from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
+from supervisor.policies.access import AccessLevel
 from supervisor.policies.argument_checks import check_name, check_text, check_type, check_types, delivery_point
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
@@ -156,6 +158,10 @@ class SupervisorCore:
         self._shutdown = Shutdown(self.registry, self._pending_requests, self.session_services)
         self.plan_commands: list[WorkControl] = []
         """Objects that carry out commands about the tasks of each running plan, oldest first."""
+        self.daemon: DaemonControl | None = None
+        """Control of the daemon that holds this supervisor, if one does."""
+        self.read_tokens_again: Callable[[], None] | None = None
+        """Function that reads the token file of the HTTP API again, if tokens are served."""
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
         self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
@@ -318,6 +324,10 @@ class SupervisorCore:
     def profile(self, name: str) -> AgentProfile | None:
         """Return the profile of the configured agent with that name, or ``None``."""
         return self._agents.get(name)
+
+    def access_levels(self) -> list[AccessLevel]:
+        """Return the trust level of each configured agent, and of each agent with a score."""
+        return self.trust.levels(self._agents)
 
     def part(self, make: Callable[[SupervisorCore], _T]) -> _T:
         """Return the part of this supervisor that *make* makes: the same object at every call. For parts whose classes
@@ -610,10 +620,13 @@ class SupervisorCore:
         every session.
 
         A drain finishes the turns that run; a session that waits for its next try gives up. The supervisor has ended
-        when the block of ``open_supervisor`` has been left.
+        when the block of ``open_supervisor`` has been left. A daemon ends otherwise (``DaemonControl.stop``).
         """
         check_type("actor", actor, str)
         if self._system.context(BACKGROUND_ACTOR) is None:  # the supervisor has ended: a late command
+            return
+        if self.daemon is not None:
+            self.daemon.stop(by=actor, now=now)
             return
         with suppress(ActorStopped):  # the last actors are ending
             self._shutdown.stop(actor, now=now)

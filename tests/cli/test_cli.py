@@ -545,6 +545,11 @@ def test_ps_and_tree_of_a_running_supervisor(cli: Cli, running: Running) -> None
     seen = {one["id"]: one for one in cli("ps", "--json", "--state-dir", running.state_dir).json}
     assert list(seen) == ["lead", "lead/docs", "lead:t1", "lead:a1"]
     assert (seen["lead:t1"]["state"], seen["lead:a1"]["visual"]) == ("TOOL_USE", "RUNNING")
+    assert 0 <= seen["lead"]["silent_s"] <= seen["lead"]["age_s"]
+    assert seen["lead/docs"]["silent_s"] is None  # it has ended
+    assert "LAST SIGN" in cli("ps", "--state-dir", running.state_dir).out.splitlines()[0]
+    lines = cli("tree", "--state-dir", running.state_dir).out
+    assert re.search(r"^lead  session Running  \(last sign [\d.]+ s ago\)$", lines, re.MULTILINE)
     output = cli("tree", "--state-dir", running.state_dir)
     assert '│  └─ lead:t1:c1 "a long one"' in output.out.splitlines()
     (lead,) = cli("tree", "--json", "--state-dir", running.state_dir).json
@@ -595,7 +600,8 @@ def test_following_a_supervisor_that_has_ended_ends(cli: Cli, ended: Path) -> No
 
 
 def test_why(cli: Cli, running: Running) -> None:
-    """``why`` of an aborted call prints a chain of causes from the record of the abort to the result of the call."""
+    """``why`` of an aborted call says in a sentence who aborted it and why; ``-v`` and ``--json`` have the chain of
+    causes from the record of the abort to the result of the call."""
     cli("abort", "lead:t1:c1", "--scope", "tool", "--reason", "too slow", "--state-dir", running.state_dir)
     output = cli("why", "lead:t1:c1", "--json", "--state-dir", running.state_dir).json
     assert [(one["role"], one["record"]["event"]) for one in output["steps"]] == [
@@ -603,9 +609,14 @@ def test_why(cli: Cli, running: Running) -> None:
         ("end", "tool_completed"),
     ]
     assert (output["roots"], output["root"]["reason"], output["missing"]) == (1, "too slow", None)
-    out = cli("why", "lead:t1:c1", "--state-dir", running.state_dir).out
-    assert out.startswith("why lead:t1:c1: 1 root, AbortRecord by operator")
-    assert "too slow" in out
+    (sentence,) = cli("why", "lead:t1:c1", "--state-dir", running.state_dir).out.splitlines()
+    assert sentence == output["sentence"]
+    happened = r"tool call lead:t1:c1 was aborted at [\d:]{8}"
+    assert re.fullmatch(rf"{happened}: operator:\w+ aborted tool call lead:t1:c1 at [\d:]{{8}}: too slow\.", sentence)
+    head, *records = cli("why", "lead:t1:c1", "-v", "--state-dir", running.state_dir).out.splitlines()
+    assert head == sentence
+    assert records[0].startswith("why lead:t1:c1: 1 root, AbortRecord by operator")
+    assert "too slow" in records[1]
 
 
 @pytest.mark.parametrize(
@@ -1102,7 +1113,7 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
     calls: list[str] = []
 
     class Broken:
-        def show(self, events: object, rows: object) -> None:
+        def show(self, events: object, rows: object, used: object = ()) -> None:
             calls.append("show")
             raise BrokenPipeError
 
@@ -1130,7 +1141,7 @@ def test_a_defect_of_the_view_does_not_stop_a_run(ended: Path, capsys: pytest.Ca
     logged: list[int] = []
 
     class Defective(JsonView):
-        def show(self, events: object, rows: object) -> None:
+        def show(self, events: object, rows: object, used: object = ()) -> None:
             raise ValueError("no such column")
 
     reporter = Reporter(after=0, log=lambda event: logged.append(event.seq))

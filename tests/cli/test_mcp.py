@@ -31,8 +31,8 @@ pytestmark = pytest.mark.anyio
 
 AGENTS = {"a": AgentConfig(adapter="scripted", permissions=PermissionsConfig(default=Decision.ASK))}
 TOOLS = [
-    "abort", "answer", "close", "compact", "inspect", "list", "permissions", "prompt", "send", "split", "start",
-    "steer", "stop", "why",
+    "abort", "access_levels", "answer", "cancel_run", "close", "compact", "inspect", "list", "permissions", "processes",
+    "prompt", "reload", "send", "split", "stalls", "start", "steer", "stop", "submit", "why",
 ]  # fmt: skip
 
 
@@ -76,8 +76,14 @@ async def test_the_parameters_of_a_tool_are_the_fields_of_the_request(tmp_path: 
     assert all(one["description"] for one in schema["properties"].values())
     assert tools["abort"].annotations is not None
     hints = {name: one.annotations for name, one in tools.items() if one.annotations is not None}
-    assert {name for name, one in hints.items() if one.destructive_hint} == {"abort", "close", "steer", "stop"}
-    assert {name for name, one in hints.items() if one.idempotent_hint} == {"abort"}
+    assert {name for name, one in hints.items() if one.destructive_hint} == {
+        "abort",
+        "cancel_run",
+        "close",
+        "steer",
+        "stop",
+    }
+    assert {name for name, one in hints.items() if one.idempotent_hint} == {"abort", "cancel_run", "reload"}
 
 
 async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:

@@ -16,7 +16,20 @@ from field_kit import Scratch, until
 
 from supervisor.control.callers import refusal
 from supervisor.control.operations import OPERATIONS
-from supervisor.control.requests import Abort, Answer, Compact, Inspect, Request, Send, Split, Steer, Stop
+from supervisor.control.requests import (
+    Abort,
+    Answer,
+    CancelRun,
+    Compact,
+    Inspect,
+    Reload,
+    Request,
+    Send,
+    Split,
+    Steer,
+    Stop,
+    Submit,
+)
 from supervisor.policies.abort_plan import AbortPlan
 from supervisor.policies.caller_reach import CallerReach
 from supervisor.ports import Caller, Origin
@@ -281,6 +294,9 @@ BOSS = OWN._replace(operates=frozenset({"answer", "tasks"}))
         (AGENT, Steer(verb="approve", tasks=("u",)), BOSS, True),
         (AGENT, Stop(), BOSS, False),
         (AGENT, Compact(), BOSS, False),
+        (AGENT, Submit(plan="{}", directory="/"), BOSS, False),
+        (AGENT, CancelRun(run="r1"), BOSS, False),
+        (AGENT, Reload(), BOSS, False),
         (UNIDENTIFIED, Inspect(id="u"), CallerReach(), True),
         (UNIDENTIFIED, Send(id="t", text=""), CallerReach(), False),
     ],

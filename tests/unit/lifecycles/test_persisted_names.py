@@ -51,17 +51,23 @@ def test_requests_keep_their_names() -> None:
     """The names of requests, which clients of other versions use, are unchanged."""
     assert sorted(OPERATIONS) == [
         "abort",
+        "access_levels",
         "answer",
+        "cancel_run",
         "close",
         "compact",
         "follow",
         "inspect",
         "permissions",
         "ping",
+        "processes",
         "prompt",
+        "reload",
         "send",
         "split",
+        "stalls",
         "start",
         "steer",
         "stop",
+        "submit",
     ]
