@@ -21,7 +21,7 @@ from supervisor.control.error_messages import BadInput
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from, last_written_at
 from supervisor.lifecycles.run_ids import name_of_task
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
 from supervisor.ports import EntityRow, Reader
 
 
@@ -168,6 +168,9 @@ class _AllLogs:
         self._state, self._reader, self._run_id, self._since = state, reader, run_id, since
         self._as_json = as_json
         self._transcripts: dict[str, TranscriptLines] = {}
+        self._rows: list[EntityRow] = []
+        self._seq: RecordId | None = None
+        """Number of the last record when the rows were read: they are read again only after another record."""
         self._over: set[str] = set()
         """Sessions that had ended when their transcript was read."""
 
@@ -181,7 +184,9 @@ class _AllLogs:
                 pause()
 
     def _print_new(self, *, end: bool) -> None:
-        rows = self._sessions()
+        if (seq := self._reader.last_seq) != self._seq:
+            self._rows, self._seq = self._sessions(), seq
+        rows = self._rows
         lines = [self._lines_of(row, end=end or row.ended) for row in rows if row.id not in self._over]
         self._over |= {row.id for row in rows if row.ended}
         for _, session, line in heapq.merge(*lines, key=lambda one: one[0]):

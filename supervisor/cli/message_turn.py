@@ -27,7 +27,8 @@ _SENT: Final = ("MessageReceived", "UrgentMessage")
 
 class MessageResult(NamedTuple):
     """Result of the turn that a message has led to. If the session has ended before, ``turn`` is ``""``, and the
-    outcome is the session's. ``text`` is what the agent wrote in the turn."""
+    outcome is the session's. If the turn has failed and is not tried again, the outcome is ``failed``. ``text`` is what
+    the agent wrote in a turn that was completed."""
 
     message_id: str
     turn: str
@@ -65,11 +66,13 @@ def await_message(state: StateDir, reader: Reader, session_id: str, message_id: 
         data = msgspec.json.decode(row.data, type=SessionData)
         place = next((place for place, one in enumerate(data.inbox) if one.id == message_id), None)
         if place is None:
-            turn = seen_turn or _first_turn(reader, session_id, message_id)
+            turn = _answering_turn(reader, session_id, message_id, seen_turn)
             if turn or row.ended:
                 return _result(state, row, message_id, turn, offset)
         elif row.ended:
             return _result(state, row, message_id, "", offset)
+        elif data.spent and data.cooled:  # no turn follows by itself: the message waits for the next prompt
+            return MessageResult(message_id, data.turn_id, TaskEnd.FAILED, data.last_error, "")
         elif place < data.offered:
             seen_turn = data.turn_id
         if not running:
@@ -78,22 +81,24 @@ def await_message(state: StateDir, reader: Reader, session_id: str, message_id: 
         pause()
 
 
-def _first_turn(reader: Reader, session_id: str, message_id: str) -> str:
-    """Return the first turn that has succeeded after it got the message, or messages that came before; ``""`` if none
-    is recorded yet. This is only needed where the turn was over before anybody looked."""
+def _answering_turn(reader: Reader, session_id: str, message_id: str, seen_turn: str) -> str:
+    """Return the first turn that has succeeded with the message; ``""`` if none has, or none is recorded yet. The turn
+    *seen_turn* has had the message, and may have failed; where none was seen, turns that began with messages count."""
     is_sent = has_message = False
     for event in reader.events(session_id):
+        if seen_turn and event.metadata.get("turn_id") == seen_turn:
+            has_message = True
         if event.event in _SENT and event.metadata.get("message_id") == message_id:
             is_sent = True
-        elif is_sent and (event.event == "MessageTakenUp" or (event.event == "PromptReady" and _has_messages(event))):
+        elif is_sent and not seen_turn and _brings_messages(event):
             has_message = True
         elif has_message and event.event == "TurnReaped" and event.metadata.get("completed"):
             return str(event.metadata["turn_id"])
     return ""
 
 
-def _has_messages(event: LifecycleEvent) -> bool:
-    return event.metadata.get("messages") != 0
+def _brings_messages(event: LifecycleEvent) -> bool:
+    return event.event == "MessageTakenUp" or (event.event == "PromptReady" and event.metadata.get("messages") != 0)
 
 
 def _result(state: StateDir, row: EntityRow, message_id: str, turn: str, offset: int) -> MessageResult:

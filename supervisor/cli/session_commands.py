@@ -70,11 +70,19 @@ def start_command(
     if wait and prompt is None:
         raise BadInput("--wait: there is no turn to wait for; give a PROMPT, too")
     where = None if directory is None else str(directory.absolute())
-    asked = Start(name=name or agent, agent=agent, parent=parent, directory=where, by=operator())
-    answer = send_request(state_dir, asked)
+    given: dict[str, Any] = {
+        "name": name or agent,
+        "agent": agent,
+        "parent": parent,
+        "directory": where,
+        "by": operator(),
+    }
+    answer = send_request(state_dir, Start(**given, prompt=None if wait else prompt))
     session, result = str(answer["session"]), None
-    if prompt is not None:
-        result = send_request(state_dir, Prompt(id=session, text=prompt, wait=wait, by=operator()))["result"]
+    if wait and prompt is not None:
+        goes_on = f"the turn of {session} goes on; `supervisor attach {session}` follows it"
+        asked = Prompt(id=session, text=prompt, wait=True, by=operator())
+        result = send_request(state_dir, asked, goes_on)["result"]
     if as_json:
         say(json_text({**answer, "result": result}))
     else:

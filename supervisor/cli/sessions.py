@@ -177,8 +177,8 @@ def send(
     session: str, text: str, urgent: bool, at: str | None, wait: bool, run: str | None, state_dir: Path, as_json: bool
 ) -> int:
     """The message comes with the session's next prompt. The session of a task usually gets one prompt only: use
-    --urgent to reach its agent, or an idle one. Exit status with --wait: 0 the turn was completed, 1 the session ended
-    before, or its supervisor."""
+    --urgent to reach its agent, or an idle one. Exit status with --wait: 0 the turn was completed, 1 it
+    has failed for good, or the session has ended before."""
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
     point, session = DeliveryPoint(at) if at is not None else None, with_run(session, run)

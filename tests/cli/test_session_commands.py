@@ -86,6 +86,16 @@ def test_a_message_whose_session_ends_is_not_waited_for(one: Run, start: Started
     assert err.startswith("supervisor: wait: aborted: ")
 
 
+def test_a_turn_that_fails_with_the_message_is_no_answer(one: Run) -> None:
+    """If the turn with the message fails for good, ``send --wait`` fails with its error. (``sh`` executes what it is
+    told, and there is no such command.)"""
+    where = ("--state-dir", one.state_dir)
+    assert cli("session", "start", "sh", "true", "--name", "s", "--wait", *where).status == 0
+    failed = cli("send", "s", "hello", "--urgent", "--at", "turn_end", "--wait", "--json", *where)
+    assert (failed.status, failed.json["turn"], failed.json["outcome"]) == (1, "s:t2", "failed")
+    assert "exit status 127" in failed.json["error"]
+
+
 def test_attach_follows_and_sends_and_leaves_the_session(one: Run, start: Started) -> None:
     """``attach`` prints what comes, a typed line gets a turn, and the end of the input leaves the session as it is."""
     where = ("--state-dir", one.state_dir)
