@@ -21,7 +21,7 @@ from supervisor.control.error_messages import BadInput
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from, last_written_at
 from supervisor.lifecycles.run_ids import name_of_task
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
 from supervisor.ports import EntityRow, Reader
 
 
@@ -150,7 +150,7 @@ class _Logs:
 
     def _printer(self, sessions: Sequence[str]) -> _TranscriptPrinter:
         session = sessions[-1] if sessions else ""
-        transcript = _Transcript(self._state.transcript(session), session, self._since)
+        transcript = TranscriptLines(self._state.transcript(session), session, self._since)
         return _TranscriptPrinter(transcript, session, self._as_json)
 
     def _goes_on(self, task: str, session: str) -> bool:
@@ -167,7 +167,10 @@ class _AllLogs:
     def __init__(self, state: StateDir, reader: Reader, run_id: str, since: float, *, as_json: bool) -> None:
         self._state, self._reader, self._run_id, self._since = state, reader, run_id, since
         self._as_json = as_json
-        self._transcripts: dict[str, _Transcript] = {}
+        self._transcripts: dict[str, TranscriptLines] = {}
+        self._rows: list[EntityRow] = []
+        self._seq: RecordId | None = None
+        """Number of the last record when the rows were read: they are read again only after another record."""
         self._over: set[str] = set()
         """Sessions that had ended when their transcript was read."""
 
@@ -181,13 +184,15 @@ class _AllLogs:
                 pause()
 
     def _print_new(self, *, end: bool) -> None:
-        rows = self._sessions()
+        if (seq := self._reader.last_seq) != self._seq:
+            self._rows, self._seq = self._sessions(), seq
+        rows = self._rows
         lines = [self._lines_of(row, end=end or row.ended) for row in rows if row.id not in self._over]
         self._over |= {row.id for row in rows if row.ended}
         for _, session, line in heapq.merge(*lines, key=lambda one: one[0]):
             said = TRANSCRIPT_LINE.fullmatch(line)
             if self._as_json:
-                say(_line_json(session, line))
+                say(line_json(session, line))
             elif said is not None:
                 say(f"{said['timestamp']} {session} {said['source']}| {said['text']}")
             else:
@@ -195,7 +200,7 @@ class _AllLogs:
 
     def _lines_of(self, row: EntityRow, *, end: bool) -> Iterator[tuple[float, str, str]]:
         path = self._state.transcript(row.id)
-        transcript = self._transcripts.setdefault(row.id, _Transcript(path, row.id, self._since))
+        transcript = self._transcripts.setdefault(row.id, TranscriptLines(path, row.id, self._since))
         for at, line in transcript.take(end=end):
             yield at, row.id, line
 
@@ -209,7 +214,7 @@ class _AllLogs:
         return [row for row in sessions if row.id.partition("/")[0] in holders]
 
 
-class _Transcript:
+class TranscriptLines:
     """Reader of the complete lines of a transcript that are not older than the Unix time *since*, each with its time;
     *since* 0: all lines."""
 
@@ -233,7 +238,7 @@ class _Transcript:
 class _TranscriptPrinter:
     """Printer of the lines of a transcript; prints each line when it is complete."""
 
-    def __init__(self, transcript: _Transcript, session: str, as_json: bool) -> None:
+    def __init__(self, transcript: TranscriptLines, session: str, as_json: bool) -> None:
         self._transcript, self.session, self._as_json = transcript, session, as_json
 
     def print_new(self) -> None:
@@ -244,10 +249,11 @@ class _TranscriptPrinter:
 
     def _print(self, *, end: bool) -> None:
         for _, line in self._transcript.take(end=end):
-            say(_line_json(self.session, line) if self._as_json else line)
+            say(line_json(self.session, line) if self._as_json else line)
 
 
-def _line_json(session: str, line: str) -> str:
+def line_json(session: str, line: str) -> str:
+    """Return a line of the transcript of a session as a JSON object."""
     said = TRANSCRIPT_LINE.fullmatch(line)
     parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
     return json_line({"session": session, **parts})

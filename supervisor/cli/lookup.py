@@ -163,6 +163,20 @@ def sessions_named(reader: Reader, entity_id: str, *, running: bool) -> list[str
     return [session.id]
 
 
+def living_session(state: StateDir, reader: Reader, entity_id: str) -> str:
+    """Return the living session that *entity_id* means, as :func:`sessions_named` does.
+
+    Raises:
+        BadInput: there is none; the error says what has that id.
+    """
+    running = state.lock_holder() is not None
+    found = sessions_named(reader, entity_id, running=running)
+    row = reader.entity(found[-1]) if found else None
+    if row is None or row.ended:
+        raise not_living(state.root, row.id if row is not None else entity_id, "send")
+    return row.id
+
+
 def claims_of(reader: Reader, task_id: str) -> list[str]:
     """Return the sessions that have claimed a task, the oldest first."""
     return [str(one.metadata.get("by")) for one in reader.events(task_id) if one.event == "claimed"]

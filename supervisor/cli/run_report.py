@@ -1,8 +1,7 @@
 """``supervisor report``: the result of a run, also long after its end: its tasks, usage, merges, and what waits.
 
-The command reads the state directory, with or without a running supervisor.
- The result of a run that ended by
-itself is the one that was recorded, and so the same as at its end. The tasks of any other run are read from their rows.
+The command reads the state directory, with or without a running supervisor. The result of a run that ended by itself is
+the one that was recorded, and so the same as at its end. The tasks of any other run are read from their rows.
 """
 
 from __future__ import annotations

@@ -21,15 +21,17 @@ import click
 import msgspec
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import not_living, pause, running_namesakes, with_run
+from supervisor.cli.lookup import living_session, not_living, open_journal, pause, running_namesakes, with_run
 from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
-from supervisor.control.error_messages import BadInput, ControlError, NotRunning, WorkFailed
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, ControlError, NotRunning, WorkFailed
 from supervisor.control.requests import Abort, Inspect, Request, Send, Stop
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
+from supervisor.journal.transcript import end_of
+from supervisor.lifecycles.task import TaskEnd
 from supervisor.lifecycles.types import AbortScope, DeliveryPoint, Kind
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.redaction import encodable
@@ -167,22 +169,62 @@ def _explained(state_dir: Path, target: str, verb: str, error: NotRunning | Cont
     help="When to deliver an urgent message: now (the default), when no tool call is open, or in a turn of its own "
     "right after this one.",
 )
+@click.option("--wait", is_flag=True, help="Wait for the turn that answers the message, and print its result.")
 @run_option
 @state_dir_option
 @json_option
 def send(
-    session: str, text: str, urgent: bool, at: str | None, run: str | None, state_dir: Path, as_json: bool
-) -> None:
+    session: str, text: str, urgent: bool, at: str | None, wait: bool, run: str | None, state_dir: Path, as_json: bool
+) -> int:
     """The message comes with the session's next prompt. The session of a task usually gets one prompt only: use
-    --urgent to reach its agent."""
+    --urgent to reach its agent, or an idle one. Exit status with --wait: 0 the turn was completed, 1 it
+    has failed for good, or the session has ended before."""
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
     point, session = DeliveryPoint(at) if at is not None else None, with_run(session, run)
-    try:
-        answer = send_request(state_dir, Send(id=session, text=text, urgent=urgent, at=point, by=operator()))
-    except ControlError as error:
-        raise _explained(state_dir, session, "send", error) from None
+    asked = Send(id=session, text=text, urgent=urgent, at=point, by=operator())
+    if wait:
+        return _send_and_wait(state_dir, asked, as_json=as_json)
+    answer = send_message(state_dir, asked)
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
+    return DONE
+
+
+def send_message(state_dir: Path, asked: Send) -> dict[str, Any]:
+    """Send a message, and return the reply.
+
+    Raises:
+        BadInput: no living session has that id; the error says what has it.
+        NotRunning, ControlError: as for ``client.request``.
+    """
+    try:
+        return send_request(state_dir, asked)
+    except ControlError as error:
+        raise _explained(state_dir, asked.id, "send", error) from None
+
+
+def _send_and_wait(state_dir: Path, asked: Send, *, as_json: bool) -> int:
+    """Send a message, wait for the turn that it leads to, and print the result; return the exit status."""
+    from supervisor.cli.message_turn import (
+        await_message,
+        is_at_rest,
+    )  # here, since only --wait needs the models of a session
+
+    with open_journal(state_dir) as (state, reader):
+        session = living_session(state, reader, asked.id)
+        if asked.at is not DeliveryPoint.TURN_END and is_at_rest(reader, session):
+            fix = "add --urgent --at turn_end, which gives the message a turn of its own"
+            raise BadInput(f"--wait: {session} is at rest, and no prompt is on its way; {fix}")
+        offset = end_of(state.transcript(session))  # before the message: all that the agent answers comes later
+        message_id = str(send_message(state_dir, asked.model_copy(update={"id": session}))["message_id"])
+        result = await_message(state, reader, session, message_id, offset)
+    if as_json:
+        say(json_text(result._asdict()))
+    else:
+        say(result.text or f"{session}: {result.outcome}")
+    if result.outcome != TaskEnd.COMPLETED:
+        warn(f"{session}: {result.outcome}: {result.error}")
+    return DONE if result.outcome == TaskEnd.COMPLETED else WORK_FAILED
 
 
 @click.command("inspect", epilog=examples("supervisor inspect fix"))
