@@ -7,13 +7,20 @@ the state directory. A start that is refused, for example for an invalid plan, l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from supervisor.cli.options import PATH, check_workdir, examples, json_option, state_dir_option, verbose_option
+from supervisor.cli.options import (
+    PATH,
+    agent_option,
+    check_workdir,
+    examples,
+    json_option,
+    state_dir_option,
+    verbose_option,
+)
 from supervisor.control.error_messages import BadInput
 from supervisor.journal.statedir import StateDir
 
@@ -39,20 +46,13 @@ from supervisor.journal.statedir import StateDir
 )
 @click.option("--fail-fast", is_flag=True, help="End the run at the first task that has failed for good.")
 @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
-@click.option(
-    "--agent",
-    "instead",
-    multiple=True,
-    metavar="NAME=KNOWN",
-    help="Replace an agent of the plan by a known one: worker=codex, or worker=gemini:jsonl to choose the adapter.",
-)
+@agent_option
 @click.option("--http", "serves_http", is_flag=True, help="Serve the HTTP API on the socket runtime/http.sock.")
 @click.option("--listen", metavar="HOST:PORT", help="Serve the HTTP API over TCP, too; needs --token-file.")
 @click.option("--token-file", metavar="FILE", help="File with the tokens for TCP; made if it does not exist.")
 @verbose_option
 def run_command(
     workdir: Path,
-    instead: tuple[str, ...],
     serves_http: bool,
     listen: str | None,
     token_file: str | None,
@@ -69,7 +69,7 @@ def run_command(
         from supervisor.control.http.options import HttpOptions
 
         http = HttpOptions(listen=listen, token_file=token_file)
-    given |= {"workdir": workdir.resolve(), "instead": _replacements(instead), "http": http}
+    given |= {"workdir": workdir.resolve(), "http": http}
     state = StateDir.open(given["state_dir"])
     with state.lock(starting=True):
         try:
@@ -78,20 +78,3 @@ def run_command(
             return execute_run(RunRequest(**given), state)
         finally:
             state.discard()
-
-
-def _replacements(given: Sequence[str]) -> Mapping[str, str]:
-    """Return the agents of the catalogue that replace agents of the plan.
-
-    Raises:
-        BadInput: one of *given* is not ``NAME=KNOWN``, or a name is given twice.
-    """
-    found: dict[str, str] = {}
-    for one in given:
-        name, _, known = one.partition("=")
-        if not (name and known):
-            raise BadInput(f"--agent {one}: give NAME=KNOWN, for example worker=codex")
-        if name in found:
-            raise BadInput(f"--agent {one}: {name} is {found[name]} already; give it once")
-        found[name] = known
-    return found

@@ -101,6 +101,7 @@ class StateDir:
         self.traces = root / "traces"
         self.worktrees = root / "worktrees"
         self.checkpoints = root / "checkpoints"
+        self.submissions = root / "submissions"
         self.possession = Possession()
         """Check that the files of the lock's holder are still in place."""
         self._made: tuple[Path, ...] = ()

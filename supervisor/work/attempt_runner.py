@@ -225,6 +225,7 @@ class AttemptRunner:
                         within=within,
                         patience=patience,
                         workspace_spec=place,
+                        plan_run=self._plan_run.workstream.id,
                     )
 
     async def _ask(self, execution: TaskExecution) -> Outcome:

@@ -59,12 +59,13 @@ from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import AssignedTask
+from supervisor.sessions.setup import Setup
 from supervisor.work import checkpoints
 from supervisor.work.held_steps import note_obstacle
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition
 from supervisor.work.results import TaskResult, describe_circuit
-from supervisor.work.shared_scheduler import SharedScheduler
+from supervisor.work.shared_scheduler import SharedScheduler, agent_of_run
 from supervisor.work.task_execution import Phase, TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -261,12 +262,25 @@ class PlanRun:
         """Return the time in seconds of the clock on which decisions are based."""
         return self.sup.journal_writer.clock.now()
 
+    @property
+    def setup(self) -> Setup:
+        """Agents, settings and working directory of the run."""
+        return self.sup.setups.of(self.workstream.id)
+
+    def _limited_agent(self, agent: str) -> str:
+        """Return the name by which a limit on the sessions of *agent* counts: agents of a run that has its own are
+        counted for themselves, unless the supervisor limits an agent of the name."""
+        own = self.sup.setups.of_runs
+        if own and self.workstream.id in own and agent not in self.sup.session_limits:
+            return agent_of_run(self.workstream.id, agent)
+        return agent
+
     # ------------------------------------------------------------------ claims
     def offer(self, execution: TaskExecution) -> None:
         """Make the task claimable by a worker, unless the task is to be cancelled, is over, or waits for the end of a
         delay: then the end of the delay offers the task."""
         if not (execution.cancel_reason or execution.is_over or execution.is_delayed):
-            self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
+            self.backlog.assign(execution.id, self._limited_agent(execution.agent), self.provider_of(execution.agent))
             self.backlog.ready(execution.id)
             if self.backlog.limits.are_set:
                 self.offered.append(execution)
@@ -453,8 +467,8 @@ class PlanRun:
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory in which the task's agent is configured to work."""
-        profile = self.sup.profile(execution.agent)
-        return self.sup.workdir if profile is None else profile.directory
+        profile = self.sup.profile(execution.agent, execution.id)
+        return self.setup.workdir if profile is None else profile.directory
 
     # ------------------------------------------------------------------ retries
     async def take_back_failed(self, execution: TaskExecution) -> None:
@@ -496,7 +510,7 @@ class PlanRun:
             return TimeLimit(self._timeouts.of(kind, self._durations.of(kind)), self._timeouts.hard_cap_s)
         if (given_s := self.plan.task_lifecycle.default_timeout) is not None:
             return TimeLimit(given_s)
-        if "turn_timeout_s" in self.sup.settings.limits.model_fields_set:
+        if "turn_timeout_s" in self.setup.settings.limits.model_fields_set:
             return USUAL_TIME
         return TimeLimit(self._timeouts.without_size(is_command=self._is_command(execution)))
 
@@ -524,7 +538,7 @@ class PlanRun:
     def note_launched(self, execution: TaskExecution) -> None:
         """Register the begin of an attempt: its start time, and its provider."""
         self._began_s[execution.name] = self.now()
-        self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
+        self.backlog.assign(execution.id, self._limited_agent(execution.agent), self.provider_of(execution.agent))
         # Another agent has it than was claimed for, or it is tried again in its slot.
         if self._asked.get(execution.name, "") != self.provider_of(execution.agent):
             self.note_withdrawn(execution)
