@@ -67,7 +67,7 @@ def test_the_block_for_the_second_terminal_works_as_typed(tmp_path: Path) -> Non
         "tool fix:t1:c1: ended",
         "message m1.1 for fix",
         "prompt| @run sleep 600",
-        "why fix: 1 root",
+        "session fix is ",
         "no permission waits",
         "everything is being aborted",
     ]

@@ -85,8 +85,7 @@ def _task_of_run(rows: Sequence[EntityRow], given: GivenId) -> EntityRow:
     tasks = {row.id: row for row in rows if row.kind == Kind.TASK}
     runs = {row.id: row for row in rows if row.kind == Kind.WORKSTREAM}
     if given.run not in runs:
-        known = ", ".join(runs) or "none"
-        raise BadInput(f"run {given.run!r} is not in the journal; the runs are: {known}")
+        raise _unknown_run(given.run, runs)
     run = given.run
     while run in runs and id_of_task(run, given.name) not in tasks:
         run = str(data_of(runs[run]).get("resumes", ""))
@@ -98,6 +97,27 @@ def _task_of_run(rows: Sequence[EntityRow], given: GivenId) -> EntityRow:
     near = get_close_matches(given.name[:200], names, n=3)
     guess = f"did you mean {' or '.join(id_of_task(given.run, one) for one in near)}? " if near else ""
     raise BadInput(f"run {given.run} has no task {given.name!r}; {guess}`supervisor ps --all` shows the ids")
+
+
+def run_given(reader: Reader, run: str | None) -> EntityRow:
+    """Return the row of the workstream of a run, also of an archived one; of the newest run if none is given.
+
+    Raises:
+        BadInput: there is no such run, or no plan was run.
+    """
+    if run is not None and is_run_id(run) and (row := reader.entity(run)) is not None:
+        return row
+    runs = {row.id: row for row in reader.entities() if row.kind == Kind.WORKSTREAM}
+    if run is not None:
+        raise _unknown_run(run, runs)
+    if not runs:
+        archived = "; `supervisor runs --all` lists the runs in the archive" if reader.archived_records() else ""
+        raise BadInput(f"no plan was run here{archived}; `supervisor run PLAN.yaml` runs one")
+    return max(runs.values(), key=lambda row: row.born_seq)
+
+
+def _unknown_run(run: str, known: Iterable[str]) -> BadInput:
+    return BadInput(f"run {run!r} is not in the journal; the runs are: {', '.join(known) or 'none'}")
 
 
 def has_ended(reader: Reader, row: EntityRow) -> bool:

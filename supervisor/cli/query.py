@@ -117,7 +117,7 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows, as in ``ps``
         rows = _wanted(reader.entities(), all_of_it)
-        used = _used(reader) if as_json else {}
+        used = used_in(reader) if as_json else {}
         times = read_state_times(reader, rows)
     nodes = tree(rows, used, times, state_dir_words(state.root), now=time.time(), supervised=running)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
@@ -127,19 +127,19 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
 def used_by(state_dir: Path, entity_id: str) -> Amounts | None:
     """Return the reported usage of an entity and everything below it, or ``None``."""
     with open_journal(state_dir) as (_, reader):
-        return _used(reader).get(entity_id)
+        return used_in(reader).get(entity_id)
 
 
-def _used(reader: Reader) -> Mapping[str, Amounts]:
+def used_in(reader: Reader, *, archived: bool = True) -> Mapping[str, Amounts]:
     """Return the usage by entity id, for every entity with usage of its own or below it. If an archive is missing, its
-    part is not counted, and a warning is printed."""
+    part is not counted, and a warning is printed. *archived*: count what is in archives, too."""
 
     def parent_of(session_id: str) -> str | None:
         row = reader.entity(session_id)
         return row.parent_id if row is not None else None
 
     try:
-        return UsageTotals(reader.events_named(*USAGE_EVENTS, archived=True), parent_of).sums()
+        return UsageTotals(reader.events_named(*USAGE_EVENTS, archived=archived), parent_of).sums()
     except JournalDamaged as error:
         parents = {row.id: row.parent_id for row in reader.entities()}
         sums = UsageTotals(reader.events_named(*USAGE_EVENTS), parents.get).sums()

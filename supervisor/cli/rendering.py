@@ -63,6 +63,18 @@ def clock(timestamp: float) -> str:
     return datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
 
 
+def local_time(timestamp: float) -> str:
+    """Return the local date and time for a Unix time, as ``YYYY-MM-DD HH:MM:SS``."""
+    return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def cost(cost_usd: float, tokens: int) -> str:
+    """Return the cost as text, or the tokens if no cost is known; ``""`` if nothing was reported."""
+    if cost_usd:
+        return f"{cost_usd:.4f} USD"
+    return f"{tokens} tokens" if tokens else ""
+
+
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return lines with aligned columns; the last column is not padded."""
     cells = [list(heads), *([printable(cell) for cell in row] for row in rows)]

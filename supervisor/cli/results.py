@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from supervisor.cli.options import DEFAULT, state_dir_words
-from supervisor.cli.rendering import columns, duration, json_line
+from supervisor.cli.rendering import columns, cost, duration, json_line
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import ENDS_WELL
 from supervisor.policies.redaction import printable
 from supervisor.work.results import PlanResult, TaskResult
 
 _RUN_ENDS: Final = {"failed": "failed", "cancelled": "was cancelled"}
+NO_STATES: Final[Mapping[str, str]] = MappingProxyType({})
 TAIL_MAX: Final = 10
 """Number of lines of a test's output that are shown."""
 
@@ -21,17 +23,30 @@ TAIL_MAX: Final = 10
 def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
     """Return the text at the end of a run: a row for each task, remarks and reasons below, and the reason why the run
     did not succeed. *state_dir* is the state directory that the named commands read."""
-    heads = ("TASK", "OUTCOME", "LAUNCHES", "TOOK", "COST", "SESSION")
-    rows = (
-        (_id(result, one), one.outcome, str(one.launches or "-"), duration(one.took_s), _cost(one), one.session_id)
-        for one in result.tasks.values()
-    )
-    lines = [columns(heads, rows), *_reasons(result, state_dir)]
+    lines = task_lines(result, state_dir)
     if not result.ok:
         end = printable(f"the run {_RUN_ENDS[result.outcome]}: {result.why}")
         return "\n".join([*lines, "", end, *_tail(result.output)])
     logs = [_id(result, one) for one in result.tasks.values() if one.session_id]
     return "\n".join([*lines, *(["", f"what the agents wrote: {_logs(logs[0], state_dir)}"] if logs else [])])
+
+
+def task_lines(result: PlanResult, state_dir: Path, states: Mapping[str, str] = NO_STATES) -> list[str]:
+    """Return a table with a row for each task, and remarks and reasons below. *states* are the states of tasks by name,
+    for tasks that have not ended."""
+    heads = ("TASK", "OUTCOME", "LAUNCHES", "TOOK", "COST", "SESSION")
+    rows = (
+        (
+            _id(result, one),
+            one.outcome or states.get(one.id, ""),
+            str(one.launches or "-"),
+            duration(one.took_s),
+            cost(one.cost_usd, one.tokens) or "-",
+            one.session_id,
+        )
+        for one in result.tasks.values()
+    )
+    return [columns(heads, rows), *_reasons(result, state_dir)]
 
 
 def results_json(result: PlanResult) -> str:
@@ -47,9 +62,11 @@ def _id(result: PlanResult, one: TaskResult) -> str:
 
 
 def _reasons(result: PlanResult, state_dir: Path) -> Iterator[str]:
-    """Yield the remarks about the tasks, and for each task that did not succeed the reason and the command that prints
-    the output of its agent."""
+    """Yield the remarks about the tasks that have ended, and for each that did not succeed the reason and the command
+    that prints the output of its agent."""
     for one in result.tasks.values():
+        if not one.outcome:
+            continue
         if one.outcome in ENDS_WELL:
             yield from (printable(f"{one.id}: {remark}") for remark in one.remarks)
             continue
@@ -66,12 +83,6 @@ def _tail(output: str) -> list[str]:
     lines = output.splitlines()
     more = [f"    ... ({len(lines) - TAIL_MAX} lines before)"] if len(lines) > TAIL_MAX else []
     return [*more, *(printable(f"    | {line}") for line in lines[-TAIL_MAX:])]
-
-
-def _cost(one: TaskResult) -> str:
-    if one.cost_usd:
-        return f"{one.cost_usd:.4f} USD"
-    return f"{one.tokens} tokens" if one.tokens else "-"
 
 
 def _logs(task_id: str, state_dir: Path) -> str:

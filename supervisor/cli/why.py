@@ -1,4 +1,4 @@
-"""``supervisor why``: the causes of an entity's last change, from the root to its last record."""
+"""``supervisor why``: the root cause of an entity's last change in a sentence, and the records that lead to it."""
 
 from __future__ import annotations
 
@@ -23,25 +23,31 @@ from supervisor.ports import Reader
     "why",
     epilog=examples(
         "supervisor why fix",
-        "supervisor why fix:t1:c1",
+        "supervisor why fix:t1:c1 -v",
         "supervisor why r1#fix             # the task fix of run r1, and not its session",
         "supervisor why fix --exact        # the first session named fix, also if fix-2 is newer",
     ),
 )
 @click.argument("entity_id", metavar="ID", shell_complete=complete_ids())
 @click.option("--exact", is_flag=True, help="ID is the id of one session, also if later sessions have its name.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the records, too: the tree of causes from the root event.")
 @run_option
 @state_dir_option
 @json_option
-def why_command(entity_id: str, exact: bool, run: str | None, state_dir: Path, as_json: bool) -> None:
+def why_command(entity_id: str, exact: bool, verbose: bool, run: str | None, state_dir: Path, as_json: bool) -> None:
     """ID is the id of a session, turn, agent, task (RUN#TASK), run or tool call. A name means the newest session of its
-    task, as in `supervisor logs`. Prints the tree of causes from the one root event to the end: the actor, policy
-    edges, termination stages, and causes that came too late."""
+    task, as in `supervisor logs`. Prints a sentence with the root cause. With -v the tree of causes from the one root
+    event to the end follows: the actor, policy edges, termination stages, and causes that came too late."""
     entity_id = with_run(entity_id, run)
     explanation, events = explained(state_dir, entity_id, exact=exact)
     if "#" not in entity_id and explanation.entity_id != entity_id and "#" not in explanation.entity_id:
         warn(f"{explanation.entity_id} is the newest of {entity_id}; `supervisor why {entity_id} --exact`: the first")
-    say(json_text(explanation) if as_json else why_text(explanation, events))
+    if as_json:
+        say(json_text(explanation))
+        return
+    say(printable(explanation.sentence))
+    if verbose:
+        say(why_text(explanation, events))
 
 
 def explained(state_dir: Path, entity_id: str, *, exact: bool = False) -> tuple[Explanation, list[LifecycleEvent]]:

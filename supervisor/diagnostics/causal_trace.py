@@ -31,7 +31,8 @@ from typing import Final
 
 import msgspec
 
-from supervisor.lifecycles.task import StepFreed, StepHeld
+from supervisor.diagnostics.cause_sentence import cause_sentence
+from supervisor.lifecycles.task import Claimed, StepFreed, StepHeld, task_end
 from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import LifecycleEvent, RecordId
 
@@ -76,11 +77,13 @@ class SpineStep(msgspec.Struct, frozen=True, kw_only=True):
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Explanation of an entity's last change: the steps from the root to that change, oldest first.
 
-    ``roots`` counts the root records to which the records of the explanation lead back; with a complete journal it is
-    1, and ``root`` is that record. ``missing`` is the number of a cause that the journal lacks, or ``None``.
+    ``sentence`` says what happened, and the root cause. ``roots`` counts the root records to which the records of the
+    explanation lead back; with a complete journal it is 1, and ``root`` is that record. ``missing`` is the number of a
+    cause that the journal lacks, or ``None``.
     """
 
     entity_id: str
+    sentence: str
     root: LifecycleEvent | None
     roots: int
     missing: RecordId | None
@@ -117,7 +120,14 @@ def why(events: Events, entity_id: str) -> Explanation:
         by_seq, aborts, [last, *(annotation.record for annotation in later if annotation.role is RecordRole.STAGE)]
     )
     root = None if missing is not None else spine[0]
-    return Explanation(entity_id=entity_id, root=root, roots=len(found), missing=missing, steps=tuple(steps))
+    return Explanation(
+        entity_id=entity_id,
+        sentence=cause_sentence(entity_id, spine, missing, _end_of_task(by_seq, entity_id)),
+        root=root,
+        roots=len(found),
+        missing=missing,
+        steps=tuple(steps),
+    )
 
 
 def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
@@ -146,6 +156,19 @@ def _seq(record: LifecycleEvent) -> RecordId:
 
 def _by_seq(events: Events) -> BySeq:
     return events if isinstance(events, Mapping) else {one.seq: one for one in events}
+
+
+def _end_of_task(by_seq: BySeq, session_id: str) -> str:
+    """Return the word for the end of the task that the session *session_id* has claimed, unless another session has
+    claimed the task later; ``""`` if there is none, or the task has not ended."""
+    claims = [one for one in by_seq.values() if one.event == Claimed.spelled and one.outcome == "transition"]
+    task_id = next((one.entity_id for one in claims if one.metadata.get("by") == session_id), "")
+    own = _records_of(by_seq, task_id) if task_id else []
+    last_claim = next((one for one in reversed(own) if one.event == Claimed.spelled), None)
+    if last_claim is None or last_claim.metadata.get("by") != session_id:
+        return ""
+    last = [one for one in own if _changes_state(one)][-1]
+    return task_end(last.to_status, str(last.metadata.get("outcome") or ""))
 
 
 def _spine(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], RecordId | None]:

@@ -8,7 +8,7 @@ session as completed although its task has failed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -57,6 +57,10 @@ class Outcomes:
                 return own and (self._of_holders.get(row.id) or of_task or own)
         return ""
 
+    def of_tasks(self, run_id: str) -> Sequence[str]:
+        """Return the word for the end of each task of a run, ``""`` for a task that has not ended."""
+        return self._of_tasks.get(run_id, ())
+
     def reason(self, row: EntityRow) -> str:
         """Return the reason for the end of a session; ``""`` for a session that was closed for the end of its task,
         since the word says that."""
@@ -71,7 +75,7 @@ class Outcomes:
                 return TaskEnd.FAILED.value
             case Workstream.CANCELLED.value:
                 # A task that was rejected has ended well, and its workstream counts it as cancelled.
-                ends = self._of_tasks.get(row.id, [])
+                ends = self.of_tasks(row.id)
                 is_well = len(ends) == data_of(row).get("tasks") and ENDS_WELL.issuperset(ends)
                 return (TaskEnd.COMPLETED if is_well else TaskEnd.CANCELLED).value
         return ""

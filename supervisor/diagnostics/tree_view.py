@@ -97,7 +97,7 @@ def _node(row: EntityRow, children: tuple[Node, ...], notes: Notes, used: Amount
     calls = () if row.ended else _call_nodes(row, data.get("open") or ())
     waiting = () if row.ended else waiting_permissions(data)
     permissions = tuple(
-        Node(id=_permission_id(row, one), kind="permission", state=notes.permission(row, one), note=one["title"])
+        Node(id=permission_id(row, one), kind="permission", state=notes.permission(row, one), note=one["title"])
         for one in waiting
     )
     return Node(
@@ -133,7 +133,8 @@ def waiting_permissions(data: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [request for request in data.get("asking") or () if request.get("asked")]
 
 
-def _permission_id(turn: EntityRow, request: Mapping[str, Any]) -> str:
+def permission_id(turn: EntityRow, request: Mapping[str, Any]) -> str:
+    """Return the id with which a permission request of a turn is answered."""
     return f"{turn.id}:p{request['number']}"
 
 
@@ -214,7 +215,7 @@ class Notes:
 
     def permission(self, turn: EntityRow, request: Mapping[str, Any]) -> str:
         """Return a text about a permission request: until when it waits, and the command that answers it."""
-        one = _permission_id(turn, request)
+        one = permission_id(turn, request)
         due = self._times.due(one)
         until = "" if due is None else f" until {time_of_day(due)}"
         return f"waits for a human{until}: supervisor answer {one} allow{self._options}"

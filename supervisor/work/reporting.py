@@ -14,13 +14,13 @@ supervisor ended was interrupted, or given up.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from supervisor.lifecycles.task import TaskData, TaskEnd, task_end
-from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
 from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
 from supervisor.sessions.journal_state import records_of
@@ -70,28 +70,43 @@ async def read_result(journal: Journal, workstream_id: str, *, unreported: bool 
     Raises:
         JournalError: the journal cannot be read.
     """
+    records = await records_of(journal, workstream_id)
+    facts = {record.event for record in records if record.outcome == "fact"}
+    if RESULT not in facts or (unreported and REPORTED in facts):
+        return None
+    rows = [row for row in await journal.entities() if row.id == workstream_id or row.kind == Kind.TASK]
+    result = recorded_result(records, rows, workstream_id)
+    if result is None:
+        return None
+    row = next(row for row in rows if row.id == workstream_id)
+    return UnreportedResult(result._replace(earlier=workstream_id), row, records[-1].seq)
+
+
+def recorded_result(
+    records: Iterable[LifecycleEvent], rows: Sequence[EntityRow], workstream_id: str
+) -> PlanResult | None:
+    """Return the result of a workstream that its own run has ended; ``None`` if there is none.
+
+    Args:
+        records: the records of the workstream, in their order.
+        rows: the rows of at least the tasks of the workstream.
+        workstream_id: the id of the workstream.
+    """
     result: LifecycleEvent | None = None
     end: LifecycleEvent | None = None
-    last_seq = BEGINNING
-    for record in await records_of(journal, workstream_id):
-        last_seq = record.seq
-        if record.event == REPORTED and unreported:
-            return None
+    for record in records:
         if record.event == RESULT:
             result = record
         elif record.outcome == "transition":
             end = record
     if result is None or end is None or end.actor != ACTOR:
         return None
-    rows = [row for row in await journal.entities() if row.id == workstream_id or row.kind == Kind.TASK]
-    row = next(row for row in rows if row.id == workstream_id)
     told = [TaskResult(**{**one, "remarks": tuple(one["remarks"])}) for one in result.metadata["tasks"]]
     known = {one.id: one for one in told}
     why = f"the task {told[-1].id} failed, which ends the run" if told else ""  # only that ends it before its tasks
-    missing = [one for one in _of_tasks(rows, workstream_id, why) if one.id not in known]
+    missing = [one for one in results_of_rows(rows, workstream_id, why) if one.id not in known]
     error = not_accepted(str(end.metadata["error"])) if end.event == ValidationFailed.name() else ""
-    tasks = {**known, **{one.id: one for one in missing}}
-    return UnreportedResult(PlanResult(tasks, error, workstream_id, run=workstream_id), row, last_seq)
+    return PlanResult({**known, **{one.id: one for one in missing}}, error, run=workstream_id)
 
 
 async def read_plan(journal: Journal, workstream_id: str) -> Mapping[str, Any] | None:
@@ -107,14 +122,18 @@ async def read_plan(journal: Journal, workstream_id: str) -> Mapping[str, Any] |
     return plan
 
 
-def _of_tasks(rows: Iterable[EntityRow], workstream_id: str, why: str) -> Iterable[TaskResult]:
+def results_of_rows(rows: Iterable[EntityRow], workstream_id: str, why: str | None) -> Iterable[TaskResult]:
     """Yield the results of the tasks of a workstream, read from their rows. A task that was ended only by the next
-    supervisor was at work, or waited, when the workstream failed: *why* is the reason for that failure."""
+    supervisor was at work, or waited, when the workstream failed: *why* is the reason for that failure. With ``None``
+    the workstream has not ended, and a task that has not ended has the outcome ``""``."""
     for row in rows:
         if row.kind == Kind.TASK:
             data = msgspec.json.decode(row.data, type=TaskData)
             if data.workstream == workstream_id:
-                cut_short = data.last_failure == WHY
-                outcome = TaskEnd.CANCELLED if cut_short else task_end(row.state, data.ended_as) or TaskEnd.CANCELLED
-                error = "" if outcome == TaskEnd.COMPLETED else why if cut_short else data.last_failure or why
+                cut_short, end = data.last_failure == WHY, task_end(row.state, data.ended_as)
+                if why is None:
+                    outcome, error = end, data.last_failure if end not in ("", TaskEnd.COMPLETED) else ""
+                else:
+                    outcome = TaskEnd.CANCELLED.value if cut_short else end or TaskEnd.CANCELLED.value
+                    error = "" if outcome == TaskEnd.COMPLETED else why if cut_short else data.last_failure or why
                 yield TaskResult(data.name, data.claimed_by, outcome, error, row.lasted_s, *unmerged_of(data.rest))

@@ -8,16 +8,15 @@ written, only a warning is logged.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from typing import Final
 
 from supervisor.lifecycles.record_ids import id_before
-from supervisor.lifecycles.types import Kind, LifecycleEvent
-from supervisor.policies.usage import NOTHING, UsageTotals
+from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.work.plan_run import PlanRun
+from supervisor.work.task_usage import TaskUsage, with_usage
 
 _ABOVE: Final = ("workstream", "workstream_id", "task")
 """Keys in the first record of a task, worker, job or run that name the entity above it."""
@@ -27,28 +26,19 @@ _log = get_logger()
 async def record_usage(plan_run: PlanRun) -> None:
     """Before the workstream ends, record the total amounts that it has used, and add to the result of each task the
     amounts and the number of launches, under all supervisors."""
-    books, launches, holders = UsageTotals(), Counter[str](), dict[str, str]()
+    used = TaskUsage()
     try:
         async for record in _since(plan_run):
-            books.take(record)
-            if record.entity_type == Kind.AGENT and record.outcome == "born":
-                launches[record.entity_id.rpartition(":")[0]] += 1
-            elif record.entity_type == Kind.TASK and record.event == "claimed":
-                holders[str(record.metadata["by"])] = record.entity_id
+            used.take(record)
     except JournalError as error:
         _log.warning(
             "what a workstream has used could not be summed up", workstream=plan_run.workstream.id, why=str(error)
         )
         return
-    sums, launched = books.sums(), Counter[str]()
-    for session_id, task_id in holders.items():
-        launched[task_id] += launches[session_id]
+    sums, launches = used.sums(), used.launches()
     for execution in plan_run.executions.values():
         if execution.result is not None:
-            used = sums.get(execution.id, NOTHING)
-            execution.result = execution.result._replace(
-                launches=launched[execution.id], tokens=used.tokens, cost_usd=round(used.cost_usd, 6)
-            )
+            execution.result = with_usage(execution.result, execution.id, sums, launches)
     if plan_run.workstream.id in sums:
         plan_run.workstream.record_usage(sums[plan_run.workstream.id])
 

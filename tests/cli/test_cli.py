@@ -595,7 +595,8 @@ def test_following_a_supervisor_that_has_ended_ends(cli: Cli, ended: Path) -> No
 
 
 def test_why(cli: Cli, running: Running) -> None:
-    """``why`` of an aborted call prints a chain of causes from the record of the abort to the result of the call."""
+    """``why`` of an aborted call says in a sentence who aborted it and why; ``-v`` and ``--json`` have the chain of
+    causes from the record of the abort to the result of the call."""
     cli("abort", "lead:t1:c1", "--scope", "tool", "--reason", "too slow", "--state-dir", running.state_dir)
     output = cli("why", "lead:t1:c1", "--json", "--state-dir", running.state_dir).json
     assert [(one["role"], one["record"]["event"]) for one in output["steps"]] == [
@@ -603,9 +604,14 @@ def test_why(cli: Cli, running: Running) -> None:
         ("end", "tool_completed"),
     ]
     assert (output["roots"], output["root"]["reason"], output["missing"]) == (1, "too slow", None)
-    out = cli("why", "lead:t1:c1", "--state-dir", running.state_dir).out
-    assert out.startswith("why lead:t1:c1: 1 root, AbortRecord by operator")
-    assert "too slow" in out
+    (sentence,) = cli("why", "lead:t1:c1", "--state-dir", running.state_dir).out.splitlines()
+    assert sentence == output["sentence"]
+    happened = r"tool call lead:t1:c1 was aborted at [\d:]{8}"
+    assert re.fullmatch(rf"{happened}: operator:\w+ aborted tool call lead:t1:c1 at [\d:]{{8}}: too slow\.", sentence)
+    head, *records = cli("why", "lead:t1:c1", "-v", "--state-dir", running.state_dir).out.splitlines()
+    assert head == sentence
+    assert records[0].startswith("why lead:t1:c1: 1 root, AbortRecord by operator")
+    assert "too slow" in records[1]
 
 
 @pytest.mark.parametrize(

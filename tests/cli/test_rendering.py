@@ -177,7 +177,7 @@ def test_an_id_is_apart_from_the_event(name: str) -> None:
 
 def explained(*records: LifecycleEvent, entity_id: str = "lead", **more: Any) -> Explanation:
     steps = tuple(SpineStep(role=RecordRole.CAUSE, record=one) for one in records)
-    fields: dict[str, Any] = {"root": records[0], "roots": 1, "missing": None, "steps": steps, **more}
+    fields: dict[str, Any] = {"sentence": "", "root": records[0], "roots": 1, "missing": None, "steps": steps, **more}
     return Explanation(entity_id=entity_id, **fields)
 
 

@@ -38,14 +38,15 @@ def test_the_end_of_a_task_leads_to_the_failure_of_the_other(scratch: Scratch, n
     """)
     done = scratch.run("run", "plan.yaml")
     assert done.status == 1, done.text
-    why = scratch.run("why", "r1#b")
+    why = scratch.run("why", "r1#b", "-v")
     assert why.status == 0
-    first, *spine = why.out.splitlines()
+    sentence, first, *spine = why.out.splitlines()
+    assert "task r1#a failed at " in sentence
     assert first.startswith("why r1#b: 1 root, ")
     assert any("r1#a" in line and "failed" in line and "FAILED" in line for line in spine), why.out
     assert not [one for one in scratch.records() if one.get("actor", "").startswith("operator")]
     if name in ("fail_fast", "critical"):  # an agent was at work for b: the end of its session has the same cause
-        session = scratch.run("why", "b")
+        session = scratch.run("why", "b", "-v")
         assert any("r1#a" in line and "FAILED" in line for line in session.out.splitlines()), session.out
     assert scratch.run("validate", ".sdd").status == 0
 

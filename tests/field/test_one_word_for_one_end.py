@@ -148,9 +148,9 @@ def test_why_explains_the_newest_life_of_a_name(scratch: Scratch) -> None:
     for _ in range(2):
         assert scratch.run("run", "plan.yaml").status == 0
     newest, exact = scratch.run("why", "t"), scratch.run("why", "t", "--exact")
-    assert newest.out.startswith("why t-2: ")
+    assert newest.out.startswith("session t-2 was completed at ")
     assert "t-2 is the newest of t; `supervisor why t --exact`: the first" in newest.err
-    assert (exact.out.startswith("why t: "), exact.err) == (True, "")
+    assert (exact.out.startswith("session t was completed at "), exact.err) == (True, "")
 
 
 def test_the_json_of_a_dead_supervisor_says_so(scratch: Scratch) -> None:

@@ -154,8 +154,8 @@ async def test_a_task_is_named_with_its_run(tmp_path: Path) -> None:
         assert (await command(where, "inspect", "r2#fix", "--json")).json["id"] == "r2#fix"
         assert "prompt| one" in (await command(where, "logs", "fix", "--run", "r1")).out
         assert "prompt| two" in (await command(where, "logs", "r2#fix")).out
-        assert (await command(where, "why", "r2#fix")).out.startswith("why r2#fix: 1 root, Born by plan")
-        assert (await command(where, "why", "r2#fix:t1")).out.startswith("why fix-2:t1: ")
+        assert (await command(where, "why", "r2#fix")).out.startswith("task r2#fix is IN_PROGRESS since ")
+        assert (await command(where, "why", "r2#fix:t1")).out.startswith("turn fix-2:t1 is ")
         assert "r1#fix" in (await command(where, "ps")).out
         assert "r2#fix" in (await command(where, "tree")).out
 

@@ -281,6 +281,7 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
     },
     Explanation: {
         "entity_id": _ID,
+        "sentence": "what happened, and the root cause, in one sentence",
         "root": "the root event; null if a cause is missing in the journal",
         "roots": "the number of root events of the whole tree",
         "missing": "the number of the cause that the journal lacks; null for none",

@@ -1,0 +1,126 @@
+"""``supervisor runs`` and ``supervisor report``: the runs of a state directory, and the result of one, at any time."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_end_to_end_cli import run
+from tests.support import git
+from tests.support import run_command as cli
+
+pytestmark = pytest.mark.one_backend
+
+FAILING = """
+workstream: nightly
+workspace: worktree
+task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}
+agents: {sh: {adapter: command, command: [sh, -eu]}}
+tasks:
+  - {id: good, agent: sh, prompt: echo new > new.txt}
+  - {id: bad, agent: sh, prompt: "echo oops >&2; exit 3", max_retries: 0}
+  - {id: after, agent: sh, prompt: "true", depends_on: [bad]}
+"""
+WAITING = """
+agents: {sh: {adapter: command, command: [sh, -eu]}, scripted: {adapter: scripted}}
+tasks:
+  - {id: done, agent: scripted, prompt: "@use 300 50 0.25"}
+  - {id: asked, agent: sh, prompt: "true", approval: before}
+"""
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Fixture: the state directory of two runs that have ended, and what the first one printed at its end."""
+    folder = tmp_path_factory.mktemp("ended")
+    git(folder, "init", "--quiet", "--initial-branch", "main")
+    (folder / ".gitignore").write_text("state\n*.yaml\n")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "begin")
+    (folder / "plan.yaml").write_text(FAILING)
+    (folder / "fine.yaml").write_text(WAITING.replace(", approval: before", ""))
+    where = ("--workdir", folder, "--state-dir", folder / "state")
+    first = cli("run", folder / "plan.yaml", *where)
+    assert (first.status, cli("run", folder / "fine.yaml", *where).status) == (1, 0), first.err
+    return folder / "state", first.out
+
+
+def test_runs_are_listed_the_newest_first(ended: tuple[Path, str]) -> None:
+    """``runs`` prints a line for each run, with its plan, its end, and the tasks that are done."""
+    head, *lines = cli("runs", "--state-dir", ended[0]).out.splitlines()
+    assert head.split() == ["RUN", "PLAN", "STATE", "DONE", "COST", "STARTED", "TOOK"]
+    assert [line.split()[:5] for line in lines] == [
+        ["r2", "plan", "completed", "2/2", "0.2500"],
+        ["r1", "nightly", "failed", "1/3", "-"],
+    ]
+    listed = cli("runs", "--json", "--state-dir", ended[0]).json
+    assert [(one["id"], one["outcome"], one["done"], one["tasks"]) for one in listed] == [
+        ("r2", "completed", 2, 2),
+        ("r1", "failed", 1, 3),
+    ]
+    assert all(one["took_s"] > 0 and one["started_at"] > 0 for one in listed)
+
+
+def test_a_report_has_the_table_that_the_run_has_printed(ended: tuple[Path, str]) -> None:
+    """``report RUN`` prints the table and the reasons of the end of that run again, and the merged commits."""
+    state_dir, printed = ended
+    report = cli("report", "r1", "--state-dir", state_dir)
+    table = printed[printed.index("TASK  ") : printed.index("the run failed: ")].rstrip()
+    assert (report.status, report.err) == (0, "")
+    assert table in report.out
+    assert report.out.startswith("run r1 of nightly: failed, 1 of 3 tasks done\nstarted ")
+    commit = git(state_dir.parent, "rev-parse", "main").strip()[:12]
+    assert f"r1#good: merged into main as {commit}" in report.out.splitlines()
+    assert report.out.endswith("of 3 tasks 1 failed (bad), 1 blocked (after)\n")
+
+
+def test_a_report_without_a_run_is_about_the_newest(ended: tuple[Path, str]) -> None:
+    """``report`` reports the newest run; its JSON has each task."""
+    assert cli("report", "--state-dir", ended[0]).out.startswith("run r2 of plan: completed, 2 of 2 tasks done\n")
+    found = cli("report", "--json", "--state-dir", ended[0]).json
+    assert (found["run"]["id"], found["ok"], found["error"], found["waiting"]) == ("r2", True, "", [])
+    assert [(one["id"], one["outcome"], one["launches"]) for one in found["tasks"]] == [
+        ("done", "completed", 1),
+        ("asked", "completed", 1),
+    ]
+
+
+@pytest.mark.parametrize("run_id", ["r9", "good", "nightly", "../r1"])
+def test_a_report_of_an_unknown_run_names_the_runs(ended: tuple[Path, str], run_id: str) -> None:
+    """An id that is no run is bad input."""
+    output = cli("report", run_id, "--state-dir", ended[0])
+    assert (output.status, output.out) == (2, "")
+    assert output.err == f"supervisor: run {run_id!r} is not in the journal; the runs are: r1, r2\n"
+
+
+def test_cost_is_in_the_list_and_in_the_report(ended: tuple[Path, str]) -> None:
+    """What agents report as cost is shown for the run, for each task, and in total."""
+    (line,) = [line for line in cli("runs", "--state-dir", ended[0]).out.splitlines() if line.startswith("r2")]
+    assert line.split()[4:6] == ["0.2500", "USD"]
+    _, used, *table = cli("report", "r2", "--state-dir", ended[0]).out.splitlines()
+    assert "used: 350 tokens, 0.25 USD, " in used
+    assert table[2].split()[-3:] == ["0.2500", "USD", "done"]
+    assert cli("report", "r2", "--json", "--state-dir", ended[0]).json["used"]["cost_usd"] == 0.25
+
+
+def test_a_run_that_goes_on_is_reported_until_now(tmp_path: Path) -> None:
+    """While a run goes on, ``runs`` shows its state, and ``report`` what it waits for and the command that answers;
+    after its supervisor was killed, the run is interrupted."""
+    (tmp_path / "plan.yaml").write_text(WAITING)
+    with run(tmp_path / "plan.yaml") as one:
+        one.until(entity_id="r1#done", to_status="CLOSED")
+        (listed,) = cli("runs", "--json", "--state-dir", one.state_dir).json
+        assert (listed["state"], listed["outcome"], listed["done"], listed["tasks"]) == ("executing", "", 1, 2)
+        report = cli("report", "--state-dir", one.state_dir).out.splitlines()
+        assert report[0] == "run r1 of plan: executing, 1 of 2 tasks done"
+        assert [line.split()[:2] for line in report[4:6]] == [["r1#done", "completed"], ["r1#asked", "PLANNED"]]
+        approve = f"supervisor approve r1#asked --state-dir {one.state_dir}"
+        assert report[-2:] == ["waits for a person:", f"    r1#asked: waits to be approved: {approve}"]
+        one.signal(signal.SIGKILL)
+        one.process.wait(120)
+        (listed,) = cli("runs", "--json", "--state-dir", one.state_dir).json
+        assert (listed["state"], listed["outcome"], listed["supervised"]) == ("executing", "", False)
+        assert "interrupted (executing)" in cli("runs", "--state-dir", one.state_dir).out
+        assert cli("report", "--state-dir", one.state_dir).out.startswith("run r1 of plan: interrupted (executing), 1")
