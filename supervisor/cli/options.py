@@ -90,6 +90,15 @@ agent_option = click.option(
 )
 
 
+env_option = click.option(
+    "--env",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="In a daemon: give the agents of the plan this variable of yours; repeatable.",
+)
+
+
 def check_workdir(workdir: Path) -> None:
     """Check that the value of ``--workdir`` is a directory.
 

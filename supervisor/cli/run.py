@@ -16,6 +16,7 @@ from supervisor.cli.options import (
     PATH,
     agent_option,
     check_workdir,
+    env_option,
     examples,
     json_option,
     state_dir_option,
@@ -44,6 +45,8 @@ from supervisor.journal.statedir import StateDir
     is_flag=True,
     help="Run the tasks that the last run did not close; cancelled and given-up tasks start from their checkpoints.",
 )
+@click.option("--detach", is_flag=True, help="Give the plan to the daemon, print the id of the run, and return.")
+@env_option
 @click.option("--fail-fast", is_flag=True, help="End the run at the first task that has failed for good.")
 @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
 @agent_option
@@ -53,6 +56,8 @@ from supervisor.journal.statedir import StateDir
 @verbose_option
 def run_command(
     workdir: Path,
+    detach: bool,
+    names: tuple[str, ...],
     serves_http: bool,
     listen: str | None,
     token_file: str | None,
@@ -60,7 +65,10 @@ def run_command(
 ) -> int:
     """PLAN is a YAML file, or - for standard input. Tasks run in the order of their dependencies. The first Ctrl-C
     drains: no task starts, tasks in progress may finish. The second stops everything. If an earlier run of this plan
-    was interrupted, this run continues it."""
+    was interrupted, this run continues it.
+
+    Where a daemon holds the state directory (`supervisor serve`), the plan is submitted to it, and this command follows
+    the run: Ctrl-C asks whether to detach or to cancel the run."""
     check_workdir(workdir)
     if given["fresh"] and given["resume"]:
         raise BadInput("--fresh, --resume: one starts over, the other continues; give one of them")
@@ -70,6 +78,13 @@ def run_command(
 
         http = HttpOptions(listen=listen, token_file=token_file)
     given |= {"workdir": workdir.resolve(), "http": http}
+    if detach or names or StateDir(given["state_dir"]).lock_holder() is not None:
+        from supervisor.cli.follow import has_daemon, run_on_daemon
+
+        if detach or has_daemon(given["state_dir"]):
+            return run_on_daemon(given, detach=detach, names=names)
+        if names:
+            raise BadInput("--env: a run without a daemon has all variables of yours; leave the option out")
     state = StateDir.open(given["state_dir"])
     with state.lock(starting=True):
         try:

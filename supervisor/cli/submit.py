@@ -15,6 +15,7 @@ from supervisor.cli.options import (
     PATH,
     agent_option,
     check_workdir,
+    env_option,
     examples,
     json_option,
     say,
@@ -24,8 +25,8 @@ from supervisor.cli.options import (
 from supervisor.cli.plan_input import STANDARD_INPUT
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator, send_request
-from supervisor.control.error_messages import BadInput, NotRunning
-from supervisor.control.requests import CancelRun, Request, Submit
+from supervisor.control.error_messages import BadInput, ControlError, NotRunning
+from supervisor.control.requests import CancelRun, Submit
 from supervisor.lifecycles.types import Kind
 from supervisor.plans.source import BYTES_MAX
 
@@ -43,7 +44,7 @@ from supervisor.plans.source import BYTES_MAX
 @json_option
 @click.option("--key", metavar="KEY", help="Idempotency key: a second submit with it returns the run of the first.")
 @click.option("--resume", metavar="RUN", help="Do what that run left undone; its recorded plan is used without PLAN.")
-@click.option("--env", "names", multiple=True, metavar="NAME", help="Give agents this variable of yours; repeatable.")
+@env_option
 @click.option("--run-name", metavar="NAME", help="Name of the run, instead of the plan's key workstream.")
 @click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Directory in which the agents work.")
 @click.option("--fail-fast", is_flag=True, help="End the run at the first task that has failed for good.")
@@ -78,11 +79,12 @@ def submit_command(
         plugins=not no_plugins,
         instead=dict(instead),
     )
-    answer = send_to_daemon(state_dir, asked, "the daemon has not answered yet; it may be busy")
-    if as_json:
-        say(json_text(answer))
-        return
-    say(answer["run"])
+    print_submitted(send_to_daemon(state_dir, asked), as_json=as_json)
+
+
+def print_submitted(answer: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print the reply to a submission: the id of the run, and the notes."""
+    say(json_text(answer) if as_json else answer["run"])
     for note in answer["notes"]:
         warn(note)
 
@@ -106,17 +108,24 @@ def submission(plan: Path | None, workdir: Path, names: Sequence[str], **given: 
     )
 
 
-def send_to_daemon(state_dir: Path, asked: Request, waiting: str) -> dict[str, Any]:
+def send_to_daemon(
+    state_dir: Path, asked: Submit | CancelRun, waiting: str = "the daemon has not answered yet; it may be busy"
+) -> dict[str, Any]:
     """Send a request that only a daemon takes.
 
     Raises:
-        BadInput: no supervisor runs on the state directory.
+        BadInput: no supervisor runs on the state directory, or there is no such run.
         ControlError: the daemon refuses, or cannot be reached.
     """
     try:
         return send_request(state_dir, asked, waiting)
     except NotRunning:
         raise BadInput(f"no daemon runs on {state_dir}: start one with `supervisor serve`") from None
+    except ControlError as error:
+        if error.kind != "unknown":
+            raise
+        run = asked.run if isinstance(asked, CancelRun) else asked.resume
+        raise BadInput(f"run {run!r} is not in the journal; `supervisor runs` lists the runs") from None
 
 
 def _text(plan: Path | None) -> str | None:

@@ -310,7 +310,8 @@ class PlanHandle:
                 self._result = await self.runner.run(self._plan, resume=resume, fresh=fresh, submission=submission)
         except Exception as error:
             self._error = _cause_of(error)
-            if not self._is_awaited:
+            # A run that was submitted, and never began, is refused: the submitter is told.
+            if not (self._is_awaited or (self._is_submitted and not self.runner.submitted.is_set())):
                 _log.error("a plan failed", run=self._name, error=repr(self._error), exc_info=error)
         finally:
             self._sup.core.part(Submissions).note_ended(self)
