@@ -1,4 +1,4 @@
-"""What sessions are started with: the agents by name, the settings, and the working directory.
+"""Setup of sessions: the agents by name, the settings, and the working directory.
 
 A supervisor has one setup. A run of a plan that was submitted to a daemon has a setup of its own, by the id of the run:
 the agents and limits of its plan, and the directory of its submitter.

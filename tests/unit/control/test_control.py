@@ -67,6 +67,7 @@ class Played:
         self.origin: Origin | None = Origin.OPERATOR
         """Origin of each caller; ``None`` stands for no free file descriptor to find out the origin."""
         self.stop_now = anyio.Event()
+        self.daemon = None
         self.outage: Outage | None = None
         self.shortage = None
         self.unidentified = ()
