@@ -289,15 +289,19 @@ class Daemon:
     # ------------------------------------------------------------------ the configuration
     async def reload(self, *, by: str) -> str:
         """Implement ``DaemonControl.reload``."""
-        path = self._config_path
-        if path is None:
+        path, read_tokens = self._config_path, self._sup.core.read_tokens_again
+        if path is None and read_tokens is None:
             raise Refused("the daemon was started without a configuration file, so there is nothing to read again")
-        config = await anyio.to_thread.run_sync(load_config, path)
-        config.check_reload(path, self._config)
+        config = self._config
+        if path is not None:
+            config = await anyio.to_thread.run_sync(load_config, path)
+            config.check_reload(path, self._config)
         try:
+            if read_tokens is not None:
+                await anyio.to_thread.run_sync(read_tokens)
             reconfigure(self._sup, agents=config.agents, settings=config.settings, workdir=self._workdir)
         except ValueError as error:
-            raise BadPlan(f"{path}: {error}") from None
+            raise BadPlan(str(error)) from None
         had, self._config = self._config, config
         new = [name for name in config.agents if config.agents[name] != had.agents.get(name)]
         gone = [name for name in had.agents if name not in config.agents]

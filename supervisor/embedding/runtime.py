@@ -214,6 +214,7 @@ def _http_service(opened: StateDir, http: bool | HttpOptions) -> Iterator[Callab
     with listening(opened.http_socket, options) as sockets:
 
         def serve(sup: Supervisor, **given: Any) -> Coroutine[Any, Any, None]:
+            sup.core.read_tokens_again = sockets.tokens.read_again if sockets.tokens is not None else None
             return serve_http(sup, sockets, options, tls=tls, **given)
 
         yield serve

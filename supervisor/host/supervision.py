@@ -8,7 +8,7 @@ written, nothing new begins; terminations go on.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
@@ -162,6 +162,8 @@ class SupervisorCore:
         """Objects that carry out commands about the tasks of each running plan, oldest first."""
         self.daemon: DaemonControl | None = None
         """Control of the daemon that holds this supervisor, if one does."""
+        self.read_tokens_again: Callable[[], None] | None = None
+        """Function that reads the token file of the HTTP API again, if tokens are served."""
         self.suspended = anyio.Event()
         """Set when a daemon ends: no task is claimed any more, and what is open is left to the next daemon."""
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
@@ -212,13 +214,12 @@ class SupervisorCore:
         self.configured.set()
         self.configured = OneShotEvent()
         self.trust.policy = settings.access.value() if settings.access is not None else None
-        self._hide_secrets(agents.values())
-        self.hide_values([dict(target.headers) for target in settings.notice_targets])
+        self.hide_values([*_secrets(agents.values()), *(dict(one.headers) for one in settings.notice_targets)])
 
     def configure_run(self, run: str, setup: Setup) -> None:
         """Set the agents, settings and working directory of the sessions of *run*."""
         self.setups.of_runs[run] = setup
-        self._hide_secrets(setup.agents.values())
+        self.hide_values(list(_secrets(setup.agents.values())))
 
     @property
     def session_limits(self) -> Mapping[str, int]:
@@ -226,14 +227,12 @@ class SupervisorCore:
         limits = {name: profile.max_sessions for name, profile in self.setups.common.agents.items()}
         return {name: limit for name, limit in limits.items() if limit is not None}
 
-    def _hide_secrets(self, agents: Iterable[AgentProfile]) -> None:
-        for profile in agents:
-            servers = [values for one in profile.agent_options.mcp_servers for values in (one.env, one.headers)]
-            self.hide_values([profile.env, *servers])
-
     def hide_values(self, environments: Sequence[Mapping[str, str]]) -> None:
         """Redact the secrets among the values of *environments* from now on, in records, transcripts and logs."""
-        self._environments += environments
+        new = [one for one in environments if one not in self._environments]
+        if not new and self._environments:  # runs of a daemon often have the same agents
+            return
+        self._environments += new
         self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
 
@@ -766,3 +765,11 @@ class SupervisorCore:
         self.cleanup.give_up()
         self._service_failure = error
         self._shutdown.end_sessions(str(error))
+
+
+def _secrets(agents: Iterable[AgentProfile]) -> Iterator[Mapping[str, str]]:
+    """Yield the environments and headers of *agents* and of their MCP servers, in which there may be secrets."""
+    for profile in agents:
+        yield profile.env
+        for one in profile.agent_options.mcp_servers:
+            yield from (one.env, one.headers)

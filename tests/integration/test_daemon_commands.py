@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import pty
 import shutil
@@ -47,6 +48,33 @@ def test_a_bad_configuration_keeps_the_last_good_one(place: Place) -> None:
     place.stop(daemon)
     place.serve()
     assert "without a configuration file" in place.fails("reload")
+
+
+def test_a_reload_reads_the_tokens_again(place: Place) -> None:
+    """After a reload only the tokens of the file count; a file with a bad line changes nothing."""
+    pytest.importorskip("hypercorn")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    place.write("daemon.yaml", f"http: {{listen: '127.0.0.1:{port}', token_file: tokens}}")
+    old, new = "o" * 40, "n" * 40
+    (place.path / "tokens").touch(0o600)
+    place.write("tokens", f"admin {old}\n")
+    place.serve("daemon.yaml")
+
+    def status(token: str) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        connection.request("GET", "/api/v1/tree", headers={"Authorization": f"Bearer {token}"})
+        answered = connection.getresponse().status
+        connection.close()
+        return answered
+
+    assert (status(old), status(new)) == (200, 401)
+    place.write("tokens", f"admin {new}\n")
+    assert place.run("reload").status == 0
+    assert (status(old), status(new)) == (401, 200)
+    place.write("tokens", "admin short\n")
+    assert "token_file: line 1 of" in place.fails("reload")
+    assert status(new) == 200
 
 
 @pytest.mark.parametrize(

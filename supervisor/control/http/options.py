@@ -100,10 +100,21 @@ def _is_loopback(host: str) -> bool:
 
 # --------------------------------------------------------------------------------------------------------- tokens
 class Tokens:
-    """Roles of tokens. Only hashes are kept, and every comparison takes the same time."""
+    """Roles of tokens. Only hashes are kept, and every comparison takes the same time. *path* is the file of the
+    tokens."""
 
-    def __init__(self, roles: Mapping[str, Role]) -> None:
+    def __init__(self, roles: Mapping[str, Role], path: Path | None = None) -> None:
+        self._path = path
         self._roles = [(_hash(token), role) for token, role in roles.items()]
+
+    def read_again(self) -> None:
+        """Read the file again: requests from then on need a token that is in it.
+
+        Raises:
+            BadHttpOptions: the file cannot be used; the tokens stay as they are.
+        """
+        if self._path is not None:
+            self._roles = read_tokens(self._path)._roles
 
     def role_of(self, token: str) -> Role | None:
         """Return the role of *token*; ``None`` if nobody was given it."""
@@ -142,7 +153,7 @@ def read_tokens(path: Path) -> Tokens:
         roles[token.strip()] = Role(role)
     if not roles:
         raise BadHttpOptions(f"token_file: {path} has no token; remove it, and it is made, with a token for each role")
-    return Tokens(roles)
+    return Tokens(roles, path)
 
 
 # -------------------------------------------------------------------------------------------------------- sockets
