@@ -50,7 +50,9 @@ from supervisor.work.plan_handle import PlanHandle, Submissions
 from supervisor.work.plan_runner import Submission
 from supervisor.work.reporting import SUBMITTED, read_plan
 
-_SHARED: Final = ("max_sessions_total", "drain_s", "retention", "recovery", "notify", "plugins", "pid_namespaces")
+_SHARED: Final = (
+    "max_sessions_total", "drain_s", "retention", "recovery", "notify", "plugins", "pid_namespaces", "access"
+)  # fmt: skip
 """Keys of a plan that have no effect in a daemon, which has its own."""
 _PLACE: Final = ("workspace", "merge_into")
 """Keys in which plan and daemon must agree."""
@@ -77,6 +79,8 @@ class Daemon:
         """Runs that an earlier supervisor left, with their stored plans."""
         self._tokens: dict[str, str] = {}
         """Tokens of the stored plans, by run."""
+        self._begun = anyio.Event()
+        """Set when the runs that were left go on: requests wait for that."""
         self.ending = anyio.Event()
         """Set when a drain has begun."""
         self.ending_now = anyio.Event()
@@ -85,7 +89,8 @@ class Daemon:
     # ------------------------------------------------------------------ the beginning
     async def prepare(self, core: SupervisorCore, rows: Sequence[EntityRow]) -> None:
         """Find the runs that an earlier supervisor left, and configure their agents, before their sessions are taken
-        over."""
+        over. From now on *core* has a daemon, whose requests wait for :meth:`begin`."""
+        self._core, core.daemon = core, self
         for row in rows:
             if row.kind != Kind.WORKSTREAM or row.ended:
                 continue
@@ -105,7 +110,6 @@ class Daemon:
     async def begin(self, sup: Supervisor, group: TaskGroup) -> None:
         """Take plans from now on, and go on with those that were left. *group* lasts as long as the supervisor."""
         self._sup, self._group = sup, group
-        sup.core.daemon = self
         for run, stored in self._left.items():
             try:
                 await self._go_on(run, stored)
@@ -113,6 +117,7 @@ class Daemon:
                 advice = f"`supervisor submit PLAN --resume {run}` goes on with it"
                 _log.error("a run that was interrupted is not continued", run=run, why=str(error), fix=advice)
         self._left = {}
+        self._begun.set()
 
     async def _go_on(self, run: str, stored: StoredPlan | None) -> None:
         is_recorded = stored is None
@@ -125,9 +130,10 @@ class Daemon:
     # ------------------------------------------------------------------ plans
     async def submit(self, request: PlanRequest) -> SubmittedPlan:
         """Implement ``DaemonControl.submit``."""
+        await self._begun.wait()
         if self.ending.is_set():
             raise Refused("no plan is taken: the daemon is ending; submit it again when it has been started again")
-        self._sup.core.check_disk("a plan")
+        self._core.check_disk("a plan")
         is_recorded = not request.text
         if request.text:
             plan = await anyio.to_thread.run_sync(self._read, request)
@@ -194,8 +200,8 @@ class Daemon:
             NoSuchEntity: the journal has no such run.
             BadPlan: a value is missing.
         """
-        await self._sup.core.journal_writer.durable()
-        plain = await read_plan(self._sup.core.journal, run)
+        await self._core.journal_writer.durable()
+        plain = await read_plan(self._core.journal, run)
         if plain is None:
             raise NoSuchEntity(run)
         known, agents = {**os.environ, **environment}, dict[str, Any]()
@@ -211,7 +217,7 @@ class Daemon:
         if missing:
             fix = " ".join(f"--env {one}" for one in missing)
             raise BadPlan(f"environment: run {run} had {', '.join(missing)}, whose values are not recorded; add {fix}")
-        origin = [one.metadata for one in await records_of(self._sup.core.journal, run) if one.event == SUBMITTED]
+        origin = [one.metadata for one in await records_of(self._core.journal, run) if one.event == SUBMITTED]
         directory = str(origin[-1]["directory"]) if origin else directory
         variables = tuple(origin[-1]["variables"]) if origin else tuple(environment)
         return StoredPlan(plan={**plain, "agents": agents}, directory=directory, variables=variables, by=by)
@@ -243,7 +249,7 @@ class Daemon:
         token = token or await anyio.to_thread.run_sync(self._store.add, stored)
         origin, hidden = stored.origin(token) if is_new else None, frozenset(stored.variables)
         given = Submission(setup=setup, origin=origin, hidden=hidden, is_recorded=is_recorded)
-        submissions = self._sup.core.part(Submissions)
+        submissions = self._core.part(Submissions)
         try:
             handle = await submissions.submit(self._sup, plan, key, resume, given)
         except BaseException:
@@ -266,12 +272,13 @@ class Daemon:
             _log.warning("a run has ended without a result", run=run, why=str(error))
         else:
             handle.runner.note_reported("kept in the journal")
-        if await self._sup.core.journal_writer.durable():
+        if await self._core.journal_writer.durable():
             self._store.remove(self._tokens.pop(run, ""))
 
     async def cancel_run(self, run: str, *, by: str, reason: str) -> bool:
         """Implement ``DaemonControl.cancel_run``."""
-        core = self._sup.core
+        await self._begun.wait()
+        core = self._core
         handle = next((one for one in core.part(Submissions).running if one.run_id == run), None)
         if handle is not None:
             core.registry.record_fact(run, _CANCEL_REQUESTED, Cause(actor=by), {}, reason=reason or "as requested")
@@ -289,7 +296,8 @@ class Daemon:
     # ------------------------------------------------------------------ the configuration
     async def reload(self, *, by: str) -> str:
         """Implement ``DaemonControl.reload``."""
-        path, read_tokens = self._config_path, self._sup.core.read_tokens_again
+        await self._begun.wait()
+        path, read_tokens = self._config_path, self._core.read_tokens_again
         if path is None and read_tokens is None:
             raise Refused("the daemon was started without a configuration file, so there is nothing to read again")
         config = self._config
@@ -317,14 +325,14 @@ class Daemon:
         if now or self.ending.is_set():
             self.ending_now.set()
         self.ending.set()
-        self._sup.core.suspended.set()
+        self._core.suspended.set()
         _log.info("the daemon ends", by=by)
 
     @property
     def at_work(self) -> int:
         """Number of tasks and prompts that a drain waits for."""
-        core = self._sup.core
-        handles = [one for one in core.part(Submissions).running if one.runner.plan_run.workstream.is_opened]
+        core = self._core
+        handles = [one for one in core.part(Submissions).running if one.runner.run_id]
         tasks = sum(e.active is not None for one in handles for e in one.runner.plan_run.executions.values())
         return max(tasks, core.under_way())
 
@@ -338,7 +346,7 @@ class Daemon:
     @property
     def open_runs(self) -> list[str]:
         """Ids of the runs that have not ended."""
-        return [one.run_id for one in self._sup.core.part(Submissions).running]
+        return [one.run_id for one in self._core.part(Submissions).running if one.run_id]
 
 
 def _no_function(agent: str) -> None:

@@ -8,9 +8,11 @@ import pty
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -103,6 +105,16 @@ def test_a_second_daemon_leaves_the_first_alone(place: Place) -> None:
     assert "it serves the API" in place.fails("run", "plan.yaml", "--http")
     assert place.run("wait", place.submit("plan.yaml")).status == 0
     assert not daemon.ended
+
+
+def test_a_journal_of_a_newer_version(place: Place) -> None:
+    """A daemon does not start on a journal of another version: one message, exit status 2, and the journal stays."""
+    place.stop(place.serve())
+    with closing(sqlite3.connect(place.state.journal)) as journal, journal:
+        journal.execute("update meta set value = 9999 where name = 'schema_version'")
+    assert "has schema 9999, this version reads" in place.fails("serve")
+    with closing(sqlite3.connect(place.state.journal)) as journal:
+        assert journal.execute("select value from meta where name = 'schema_version'").fetchone() == (9999,)
 
 
 def test_errors_of_submissions(place: Place) -> None:
