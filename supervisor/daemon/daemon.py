@@ -332,8 +332,8 @@ class Daemon:
     def at_work(self) -> int:
         """Number of tasks and prompts that a drain waits for."""
         core = self._core
-        handles = [one for one in core.part(Submissions).running if one.runner.run_id]
-        tasks = sum(e.active is not None for one in handles for e in one.runner.plan_run.executions.values())
+        backlogs = [(one.runner.plan_run.backlog, one.run_id) for one in core.part(Submissions).running if one.run_id]
+        tasks = sum(backlog.held(run) + backlog.unheld(run) for backlog, run in backlogs)
         return max(tasks, core.under_way())
 
     async def drained(self) -> None:

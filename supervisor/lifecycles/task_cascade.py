@@ -20,14 +20,14 @@ crash leaves all of them or none. An event without rows leads alone.
 
 * A row depends on states, data and events only. What these do not tell is given as ``Circumstances``: the findings of
   a review, the outcome of a turn.
-* Some rows need an answer from outside: a checkpoint, a random number, a retry of the budget. Such a row asks a
-  *question*; ``step`` stops there. The caller answers, and calls ``step`` again with the states of that moment and all
-  answers so far, which repeats the rows before. So nothing is remembered between two calls, and a task that was moved
-  while a checkpoint was saved is judged as it is then. Each question is asked once.
+* What comes from outside is a circumstance, too: a random number, whether a retry can be paid, a checkpoint that was
+  saved. So ``step`` is one pass, and nothing can come between a decision and its records. Who saves a checkpoint that
+  the plan wants does that before, and finds by a trial (with ``Circumstances.saved``) whether it would be recorded.
 * A *decision* (``Decision``) is a leading event of no table: an end, a retry or a loss that means another event in
   each state. Only its rows are recorded.
-* Delays, checks and merges are no events: ``pending_effect`` finds them in the states. What leads after them
-  (``DelayEnded``, ``TestsPassed``, ``Merged`` and others) always leads to a state without that effect.
+* What is to be done next (an attempt, checks, a merge, a delay) is no event: ``pending_effect`` finds it in the states.
+  What leads after it (``ExecutionFailed``, ``TestsPassed``, ``Merged``, ``DelayEnded`` and others) always leads to a
+  state without that effect.
 * A leading event that its table refuses ends the list: the entity refuses and records it, and nothing moves.
 
 The order of the rows is the order of the records. It differs between decisions (a cancellation begins with the task, a
@@ -36,9 +36,8 @@ failure with the run), since journals, ``why`` and the golden digests have it so
 Example::
 
     found = step(states, ExecutionFailed(error="exit status 1"))
-    found.question                    SaveCheckpoint(state=FAILED): the caller saves nothing, and answers None
-    ...                               then DrawJitter(state=FAILED), SpendRetry()
     found.events                      run ExecutionFailed, run RetryDecided, job ExecutionFailed
+    found.uses_retry                  true: the caller takes a retry from the budget
 
 Pure: no clock, no file, no random number; of the product, the modules of this package only.
 """
@@ -48,8 +47,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
-
-import msgspec
 
 from actors.machine import Effect, Event, IllegalTransition, Machine, S
 from supervisor.lifecycles import job, task, task_run
@@ -92,6 +89,20 @@ class TaskStates(NamedTuple):
         return self._replace(**{name: state, f"{name}_data": data})
 
 
+class Saved(NamedTuple):
+    """Checkpoint of the work of a run, up to the end of its present attempt.
+
+    Args:
+        states: states of the run in which the plan wants a checkpoint.
+        session: session that did the work.
+        saved_as: commit or copy that holds the checkpoint.
+    """
+
+    states: Collection[TaskRun]
+    session: str
+    saved_as: str
+
+
 class Circumstances(NamedTuple):
     """Circumstances of a decision that neither the states nor the leading event tell.
 
@@ -103,9 +114,11 @@ class Circumstances(NamedTuple):
         verdict: outcome of the turn that ended the attempt.
         orphaned_by: why the session or worker of the task is gone; ``""`` if it is there.
         is_silent: whether the lost worker had sent no heartbeats.
-        no_retry: why the agent may not try again, even if the run may.
+        no_retry: why there is no other attempt, even if the table of the run allows one.
         completed_jobs: the jobs that completed the tasks which the task depends on.
         can_probe: whether the budget has a retry left for a probe, and no stop is under way.
+        draw: random number between -1 and 1, for the jitter of a delay.
+        saved: the checkpoint of the attempt, if one was saved.
     """
 
     reason: str = ""
@@ -118,6 +131,8 @@ class Circumstances(NamedTuple):
     no_retry: str = ""
     completed_jobs: tuple[str, ...] = ()
     can_probe: bool = True
+    draw: float = 0.0
+    saved: Saved | None = None
 
 
 USUAL: Final = Circumstances()
@@ -131,10 +146,6 @@ class Decision(Event, frozen=True, kw_only=True):
 
 class AttemptBegun(Decision, frozen=True, kw_only=True):
     """Decision: the session of the task gets its prompt: for the first attempt, for another one, or for a probe."""
-
-
-class OwnPartEnded(Decision, frozen=True, kw_only=True):
-    """Decision: the rest of a task that was split is done by its subtasks; its own attempt counts as made."""
 
 
 class DelayEnded(Decision, frozen=True, kw_only=True):
@@ -202,29 +213,6 @@ class Abandoned(Decision, frozen=True, kw_only=True):
     reason: str
 
 
-# ------------------------------------------------------------------------------------------------------- questions
-class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """Base class of what a row needs from outside; the answer is an event, or ``None``."""
-
-
-class SaveCheckpoint(Question, frozen=True, kw_only=True):
-    """Question: save the work of a run that is in *state*, or about to enter it. Answer: ``CheckpointSaved``, or
-    ``None`` if nothing is to be saved."""
-
-    state: TaskRun
-
-
-class DrawJitter(Question, frozen=True, kw_only=True):
-    """Question: draw the jitter of the decision about another attempt, of a run in *state*. Answer:
-    ``RetryDecided``."""
-
-    state: TaskRun
-
-
-class SpendRetry(Question, frozen=True, kw_only=True):
-    """Question: use one retry of the retry budget. Answer: ``None``, or ``CircuitOpened`` if no retry is left."""
-
-
 # ------------------------------------------------------------------------------------------------------------ rows
 class Situation(NamedTuple):
     """The situation that a row sees: the states now, the leading event, and the events so far."""
@@ -245,15 +233,15 @@ class Situation(NamedTuple):
         return next((one.reason for one in self.events if isinstance(one, task_run.CircuitOpened)), "")
 
 
-Maker = Callable[[Situation], Event | Question]
+Maker = Callable[[Situation], Event | None]
 Guard = Callable[[Situation], bool]
 
 
 class Row(NamedTuple):
-    """Row of a cascade: in the given states (``None``: in any), and if the guard *when* holds, the next event, or a
-    question, is *then*, or is made by it."""
+    """Row of a cascade: in the given states (``None``: in any), and if the guard *when* holds, the next event is
+    *then*, or is made by it."""
 
-    then: Event | Question | Maker
+    then: Event | Maker
     task: Collection[Task] | None = None
     run: Collection[TaskRun] | None = None
     job: Collection[Job] | None = None
@@ -267,9 +255,9 @@ class Row(NamedTuple):
             and (self.when is None or self.when(now))
         )
 
-    def found(self, now: Situation) -> Event | Question:
-        """Return what follows in a situation to which the row applies."""
-        return self.then if isinstance(self.then, Event | Question) else self.then(now)
+    def found(self, now: Situation) -> Event | None:
+        """Return what follows in a situation to which the row applies; ``None`` if nothing does."""
+        return self.then if isinstance(self.then, Event) else self.then(now)
 
 
 T, R, J = Task, TaskRun, Job
@@ -325,18 +313,26 @@ def is_unjudged(now: Situation) -> bool:
 
 
 # ---- events of the run
-def save(now: Situation) -> Question:
-    assert now.states.run is not None
-    return SaveCheckpoint(state=now.states.run)
+def saved_in(state: TaskRun | None, now: Situation) -> Event | None:
+    """Return the record of the checkpoint for *state*, if the plan wants one there, and none is on record."""
+    saved, data = now.given.saved, now.states.run_data
+    if saved is None or state is None or state not in saved.states or now.states.run is R.PENDING:
+        return None
+    if (data.saved_in, data.saved_attempt) == (state, data.attempts):
+        return None
+    return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=saved.session, saved_as=saved.saved_as)
 
 
-def draw(now: Situation) -> Question:
-    assert now.states.run is not None
-    return DrawJitter(state=now.states.run)
+def save(now: Situation) -> Event | None:
+    return saved_in(now.states.run, now)
 
 
-def charge(now: Situation) -> Event | Question:
-    return task_run.CircuitOpened(reason=now.given.no_retry) if now.given.no_retry else SpendRetry()
+def decide(now: Situation) -> Event:
+    return task_run.RetryDecided(jitter=1.0 + now.given.draw * now.states.run_data.jitter)
+
+
+def charge(now: Situation) -> Event | None:
+    return task_run.CircuitOpened(reason=now.given.no_retry) if now.given.no_retry else None
 
 
 def fail_run(now: Situation) -> Event:
@@ -347,16 +343,17 @@ def cancel_run(now: Situation) -> Event:
     return task_run.Cancelled(reason=now.reason)
 
 
-SAVE_CANCELLED: Final = SaveCheckpoint(state=R.CANCELLED)
+SAVE_CANCELLED: Final = Row(lambda now: saved_in(R.CANCELLED, now), run=LIVE_RUN)
 
 START: Final = (
     Row(task_run.ExecutorStarted(), run=[R.PENDING]),
     Row(task_run.BackoffCompleted(), run=[R.RETRYING]),
     Row(task_run.ProbeStarted(), run=[R.HALF_OPEN]),
 )
-DECIDE: Final = (Row(save, run=[R.FAILED]), Row(draw, run=[R.FAILED]))
+BEGINNINGS: Final = tuple(type(row.then) for row in START)
+DECIDE: Final = (Row(save, run=[R.FAILED]), Row(decide, run=[R.FAILED]))
 """The run leaves FAILED at once (rule 35), after its checkpoint."""
-END_RUN: Final = (Row(SAVE_CANCELLED, run=LIVE_RUN), Row(cancel_run, run=LIVE_RUN))
+END_RUN: Final = (SAVE_CANCELLED, Row(cancel_run, run=LIVE_RUN))
 
 
 # ---- events of the job
@@ -389,6 +386,11 @@ def lose_worker(now: Situation) -> Event:
 
 
 END_JOB: Final = Row(cancel_job, job=LIVE_JOB)
+LEFT_TO_SUBTASKS: Final = (  # a worker has a task whose rest is done by its subtasks: its own attempt counts as made
+    *(row._replace(task=[T.WAITING_FOR_SUBTASKS], job=[J.RUNNING]) for row in START),
+    Row(task_run.ExecutionCompleted(), when=lambda now: isinstance(now.events[-1], BEGINNINGS)),
+    Row(job.ExecutionCompleted(), run=[R.VALIDATING], job=[J.RUNNING]),
+)
 
 
 # ---- events of the task
@@ -492,13 +494,10 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         AttemptBegun: START,
         # ------------------------------------------------------------------------ it ends, and is checked
         task_run.ExecutionCompleted: (LEAD, Row(job.ExecutionCompleted())),
-        OwnPartEnded: (
-            *START,
-            Row(task_run.ExecutionCompleted(), run=[R.IN_PROGRESS]),
-            Row(job.ExecutionCompleted(), job=[J.RUNNING]),
-        ),
+        job.WorkerStarted: (LEAD, *LEFT_TO_SUBTASKS),
+        task.Split: (LEAD, *LEFT_TO_SUBTASKS),
         task_run.TestsPassed: (
-            Row(SaveCheckpoint(state=R.COMPLETED)),
+            Row(lambda now: saved_in(R.COMPLETED, now)),
             LEAD,
             Row(job.ValidationPassed()),
             Row(lambda now: task.Completed(reason="the turn was verified", judged=now.lead.judged), task=UNSPLIT),
@@ -522,7 +521,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         task_run.ExecutionTimedOut: (  # without a retry left, TIMEOUT leads to FAILED first
             LEAD,
             Row(save, run=[R.TIMEOUT]),
-            Row(draw, run=[R.TIMEOUT]),
+            Row(decide, run=[R.TIMEOUT]),
             *ATTEMPT_FAILED,
         ),
         SessionGaveUp: (
@@ -530,7 +529,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             Row(lambda now: task_run.TestsFailed(error=now.given.orphaned_by), run=[R.VALIDATING]),
             *DECIDE,
             Row(save, run=[R.CIRCUIT_OPEN], when=decided),
-            Row(SAVE_CANCELLED, run=[R.PENDING, R.HALF_OPEN]),
+            Row(lambda now: saved_in(R.CANCELLED, now), run=[R.HALF_OPEN]),
             Row(cancel_run, run=[R.PENDING, R.HALF_OPEN]),
             Row(fail_job, job=[J.RUNNING]),
             Row(reject_job, job=[J.VALIDATING]),
@@ -541,7 +540,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
             Row(fail_run, run=[R.IN_PROGRESS]),
             *DECIDE,
             Row(save, run=[R.CIRCUIT_OPEN], when=decided),
-            Row(SAVE_CANCELLED, run=LIVE_RUN, when=undecided),
+            SAVE_CANCELLED._replace(when=undecided),
             Row(cancel_run, run=LIVE_RUN, when=undecided),
             Row(fail_job),
             Row(fail_task),
@@ -611,43 +610,31 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
 
 
 class CascadeStep(NamedTuple):
-    """Result of ``step``: the states after *events*, which are in the order of their records; and the question that
-    has to be answered before the rest follows, if any."""
+    """Result of ``step``: the states after *events*, which are in the order of their records; *uses_retry*: the run is
+    tried again after a failure that counts, which uses one retry of the budget."""
 
     states: TaskStates
     events: tuple[Event, ...]
-    question: Question | None = None
+    uses_retry: bool = False
 
 
 _ALONE: Final = (LEAD,)
-_NO_ANSWERS: Final[Mapping[Question, Event | None]] = MappingProxyType({})
+CHARGING: Final = (task_run.ExecutionFailed, task_run.ExecutionTimedOut)
 
 
-def step(
-    states: TaskStates,
-    *leads: Event,
-    given: Circumstances = USUAL,
-    answers: Mapping[Question, Event | None] = _NO_ANSWERS,
-) -> CascadeStep:
+def step(states: TaskStates, *leads: Event, given: Circumstances = USUAL) -> CascadeStep:
     """Return the events that follow from the leading events *leads*, in this order, with these events included.
 
     Args:
         states: states of the task, its run and its job now.
         given: what neither the states nor the leading events tell.
-        answers: answers to the questions of earlier calls.
     """
     events: tuple[Event, ...] = ()
-    asked: set[Question] = set()
+    uses_retry = False
     for lead in leads:
         now = Situation(states, lead, given, events)
         for one in CASCADES.get(type(lead), _ALONE):
             found = one.found(now) if one.applies(now) else None
-            if isinstance(found, Question):
-                if found not in answers:
-                    return CascadeStep(states, events, found)
-                question = found
-                found = answers[question] if question not in asked else None
-                asked.add(question)
             if found is None:
                 continue
             events += (found,)
@@ -656,7 +643,8 @@ def step(
             except IllegalTransition:
                 return CascadeStep(states, events)
             now = Situation(states, lead, given, events)
-    return CascadeStep(states, events)
+        uses_retry |= isinstance(lead, CHARGING) and charged(now) and states.run is R.RETRYING
+    return CascadeStep(states, events, uses_retry)
 
 
 # ------------------------------------------------------------------------------------------------ pending effects
@@ -668,9 +656,19 @@ class Delay(Effect, frozen=True, kw_only=True):
     since: Kind
 
 
+class StartAttempt(Effect, frozen=True, kw_only=True):
+    """Effect: prepare the workspace, and start a session for the task unless one lives. ``Claimed`` or
+    ``AttemptBegun`` follows."""
+
+
+class MakeAttempt(Effect, frozen=True, kw_only=True):
+    """Effect: prompt the session of the task, or follow its turn after a takeover. ``ExecutionCompleted``,
+    ``ExecutionFailed`` or ``ExecutionTimedOut`` of the run follows."""
+
+
 class RunChecks(Effect, frozen=True, kw_only=True):
-    """Effect: commit the work of the task's session, run the acceptance tests on that commit, and have it reviewed.
-    ``TestsPassed`` or ``TestsFailed`` follows."""
+    """Effect: commit the work of the task's session, run the acceptance tests on that commit, and have it reviewed; of
+    a task that was split, test the joint work of its subtasks. ``TestsPassed`` or ``TestsFailed`` follows."""
 
 
 class Merge(Effect, frozen=True, kw_only=True):
@@ -681,35 +679,82 @@ class Merge(Effect, frozen=True, kw_only=True):
     by: str = ""
 
 
-TaskEffect: TypeAlias = Delay | RunChecks | Merge
+class PutAway(Effect, frozen=True, kw_only=True):
+    """Effect: end the session of a task that nobody carries out any more, clear its workspace, and free the slot of its
+    worker. A failed task is then claimed again (``Retried``), or, as any task that has ended, settled."""
+
+
+TaskEffect: TypeAlias = Delay | StartAttempt | MakeAttempt | RunChecks | Merge | PutAway
+
+
+class Surroundings(NamedTuple):
+    """What there is of a task in this process, beside its states, on which its effects depend.
+
+    Args:
+        has_slot: whether a worker keeps a slot for the task.
+        has_session: whether the last session of the task lives.
+        is_settled: whether the task, which has ended, has its result.
+        parts_met: whether every task that it was split into is completed or skipped.
+    """
+
+    has_slot: bool = False
+    has_session: bool = False
+    is_settled: bool = False
+    parts_met: bool = False
+
+
+NOTHING: Final = Surroundings()
+"""Surroundings of a task that was just taken over, or that only waits."""
 
 BEGUN: Final = (T.OPEN, T.CLAIMED, T.IN_PROGRESS, T.WAITING_FOR_SUBTASKS)
 
 
-def pending_effect(states: TaskStates) -> TaskEffect | None:
-    """Return the effect that must be performed while a task is in these states: the delay before its next probe,
-    attempt or claim, or the checks or the merge of its work; ``None`` if there is none. A task that is blocked, or that
-    somebody carries out, waits for no delay.
+def pending_effect(states: TaskStates, around: Surroundings = NOTHING) -> TaskEffect | None:
+    """Return the effect that must be performed while a task is in these states; ``None`` if the task waits for
+    something else: for its dependencies, a worker, a person, or the tasks that it was split into.
 
-    The states alone decide, not the way that led to them. So the effect is the same after a takeover, and is neither
-    lost nor doubled.
+    The states alone decide, not the way that led to them, and what is left of a task *around* them. So the effect is
+    the same after a takeover, and is neither lost nor doubled.
     """
     data = states.task_data
-    if states.task is T.DONE or (states.task is T.PENDING_APPROVAL and data.approved_by):
-        return Merge(judged=data.judged, by=data.approved_by)
-    if states.task not in BEGUN:
-        return None
+    is_left = around.has_slot or around.has_session
+    match states.task:
+        case T.DONE:
+            return Merge(judged=data.judged)
+        case T.CLOSED | T.CANCELLED | T.FAILED:
+            return None if around.is_settled else PutAway()
+        case T.PENDING_APPROVAL | T.BLOCKED if is_left:
+            return PutAway()
+        case T.PENDING_APPROVAL if data.approved_by:
+            return Merge(judged=data.judged, by=data.approved_by)
+        case T.PENDING_APPROVAL | T.BLOCKED:
+            return None
+        case T.PLANNED | T.ORPHANED | None:
+            return None
+    is_split = states.task is T.WAITING_FOR_SUBTASKS
     match states.run, states.job:
-        case R.VALIDATING, _ if states.task is not T.WAITING_FOR_SUBTASKS:
+        case R.VALIDATING, _ if not is_split or around.parts_met:
             return RunChecks()
+        case ((R.PENDING | R.RETRYING | R.HALF_OPEN), J.RUNNING):
+            return StartAttempt()
+        case R.IN_PROGRESS, J.RUNNING:
+            return MakeAttempt()
+    if around.has_slot or (states.task is T.OPEN and around.has_session):
+        return PutAway()
+    return _delay_of(states)
+
+
+def _delay_of(states: TaskStates) -> Delay | None:
+    """Return the delay before the next probe, attempt or claim, if the task waits for one."""
+    match states.run, states.job:
         case R.CIRCUIT_OPEN, J.QUEUED | J.RETRYING:
             return Delay(delay_s=states.run_data.cooldown_s, since=Kind.RUN)
         case R.RETRYING, J.RETRYING:  # a job that is queued has waited
             return Delay(delay_s=states.run_data.delay_s, since=Kind.RUN)
         case _, J.RETRYING:  # its worker was lost, and no attempt was under way
             return Delay(delay_s=0.0, since=Kind.RUN)
-        case R.PENDING, J.PENDING if states.task is T.OPEN and data.delay_s:
-            return Delay(delay_s=data.delay_s, since=Kind.TASK)
+        case R.PENDING, J.PENDING if states.task is T.OPEN and states.task_data.delay_s:
+            return Delay(delay_s=states.task_data.delay_s, since=Kind.TASK)
     return None
 
 

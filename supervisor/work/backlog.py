@@ -345,28 +345,28 @@ class Backlog:
         self._offer(entry)
         return tuple(one.item.id for one in waiting if one.completed is None)
 
-    def ready(self, item_id: str) -> None:
-        """Take the item off hold, so that it can be claimed: a delay is over, or the item was approved.
+    def ready(self, item_id: str) -> bool:
+        """Take the item off hold, so that it can be claimed: a delay is over, or the item was approved. Return whether
+        the item was on hold.
 
         Raises:
             UnknownItem: there is no such item.
         """
         entry = self._entry(item_id)
-        entry.on_hold = False
+        was_on_hold, entry.on_hold = entry.on_hold, False
         self._offer(entry)
+        return was_on_hold
 
     def hold(self, item_id: str) -> None:
-        """Put the item on hold: nobody can claim it, and nobody works on it but a worker that holds the item already.
+        """Put the item on hold: nobody can claim it. What is at work stays at work.
 
         Raises:
             UnknownItem: there is no such item.
         """
-        entry = self._entry(item_id)
-        entry.on_hold = True
-        self._end_at_work(entry)
+        self._entry(item_id).on_hold = True
 
     def note_at_work(self, item_id: str) -> None:
-        """Count an item that nobody holds as being at work: until it is claimed, put on hold or settled.
+        """Count an item that nobody holds as being at work: until it is claimed or settled, or ``end_at_work``.
 
         Raises:
             UnknownItem: there is no such item.
@@ -376,6 +376,14 @@ class Backlog:
             return
         self._plans[entry.item.plan].at_work[item_id] = None
         self._at_work[entry.item.agent] += 1
+
+    def end_at_work(self, item_id: str) -> None:
+        """Count an item that nobody holds no longer as being at work; the claim of a holder goes on.
+
+        Raises:
+            UnknownItem: there is no such item.
+        """
+        self._end_at_work(self._entry(item_id))
 
     def assign(self, item_id: str, agent: str, provider: str) -> None:
         """Let another agent do the item, which uses that *provider*. A worker that holds the item goes on.

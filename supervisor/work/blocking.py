@@ -9,7 +9,7 @@ end in time is blocked on that subtask.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 
 from supervisor.lifecycles import task
@@ -18,10 +18,9 @@ from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.policies.redaction import encodable
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
-from supervisor.work.attempt_runner import AttemptRunner
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import STOPPING, PlanRun, SubtasksAwaited
-from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
+from supervisor.work.task_execution import CancelReason, TaskExecution
 from supervisor.work.timeouts import Timeouts
 
 _log = get_logger()
@@ -33,8 +32,8 @@ PARENTS = (Task.WAITING_FOR_SUBTASKS, Task.BLOCKED)
 class BlockedTasks:
     """Keeps the blocked tasks of one plan run, and unblocks, blocks or cancels them."""
 
-    def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
-        self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner
+    def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, considered: Collection[str]) -> None:
+        self._plan_run, self._pipeline, self._considered = plan_run, pipeline, considered
         self._blocked: dict[str, TaskExecution] = {}
         self._reported: set[str] = set()
         """Names of the tasks for which the fact that they wait for a person was recorded."""
@@ -93,7 +92,7 @@ class BlockedTasks:
 
     def _waits_for(self, execution: TaskExecution) -> list[TaskExecution]:
         """Return the tasks that have to be settled before *execution* can be: those that it depends on, by
-        ``depends_on`` or ``when``; its subtasks; those that it is blocked on, or is about to be; and, for a subtask,
+        ``depends_on`` or ``when``; its subtasks; those that it is blocked on; and, for a subtask,
         those that the tasks above it depend on, since no subtask begins before them."""
         if execution.result is not None:
             return []
@@ -103,8 +102,6 @@ class BlockedTasks:
             names += above.needed
             above = above.parent
         ids = list(execution.data.waiting_for) if execution.state is Task.BLOCKED else []
-        if execution.active is not None and execution.active.interruption is not None:
-            ids += execution.active.interruption.blocked_on
         blocked_on = [one for one in map(self._by_id, ids) if one is not None]
         return list(dict.fromkeys([*(executions[name] for name in names), *execution.subtasks, *blocked_on]))
 
@@ -136,10 +133,9 @@ class BlockedTasks:
             if execution.id in one.data.waiting_for:
                 self.look_at(one)
 
-    @staticmethod
-    def _is_free(execution: TaskExecution) -> bool:
-        """Return whether nothing is under way for the task: no attempt, no end and no command."""
-        return execution.active is None and execution.phase is not Phase.ENDING and not execution.lock.locked()
+    def _is_free(self, execution: TaskExecution) -> bool:
+        """Return whether nothing is under way for the task."""
+        return execution.entity.running is None and execution.name not in self._considered
 
     def _awaited(self, execution: TaskExecution) -> list[TaskExecution | None]:
         """Return the tasks that *execution* waits for, with ``None`` for each thing that is no task of the plan."""
@@ -151,32 +147,28 @@ class BlockedTasks:
 
     # ------------------------------------------------------------------ it goes on
     async def _go_on(self, execution: TaskExecution) -> None:
-        if execution.active is not None:
-            await execution.active.released.wait()
-        async with self._plan_run.moving(execution):
-            if execution.state is Task.BLOCKED and not execution.is_over and self._is_there(execution):
-                await self.unblock(execution, f"{self._names(execution)}: closed")
+        while (running := execution.entity.running) is not None:
+            await running.over.wait()
+        if execution.state is Task.BLOCKED and self._is_there(execution):
+            self.unblock(execution, f"{self._names(execution)}: closed")
 
     def _names(self, execution: TaskExecution) -> str:
         awaited = zip(execution.data.waiting_for, self._awaited(execution), strict=True)
         return ", ".join(name if one is None else one.name for name, one in awaited)
 
-    async def unblock(self, execution: TaskExecution, why: str) -> None:
-        """Unblock the task: it waits for its subtasks again if it was blocked on them, or else may be claimed. The
-        caller holds the lock of the task."""
+    def unblock(self, execution: TaskExecution, why: str) -> None:
+        """Unblock the task: it waits for its subtasks again if it was blocked on them, or else may be claimed."""
         ours = {subtask.id for subtask in execution.subtasks}
         for_subtasks = bool(ours) and ours.issuperset(execution.data.waiting_for)
         split = (task.Split(subtasks=execution.subtask_ids, reason=why),) if for_subtasks else ()
         holder = execution.data.claimed_by if for_subtasks else ""  # else its own part would not be merged
-        await self._plan_run.advance(execution, task.Unblocked(reason=why, holder=holder), *split)
+        self._plan_run.record(execution, task.Unblocked(reason=why, holder=holder), *split)
         self._plan_run.wake()
         self._blocked.pop(execution.name, None)
         self._reported.discard(execution.name)
         if for_subtasks:
             self.watch(execution)
             self._plan_run.publish(SubtasksAwaited(execution))
-        else:
-            self._plan_run.offer(execution)
 
     # ------------------------------------------------------------------ subtasks that do not answer
     def watch(self, execution: TaskExecution) -> None:
@@ -191,25 +183,20 @@ class BlockedTasks:
             while (unsettled := _unsettled(execution)) is not None:  # one that was settled may be reset meanwhile
                 await unsettled.settled.wait()
             return
-        while True:
-            if execution.active is not None:  # its own turn goes on beside them
-                await execution.active.released.wait()
-            async with self._plan_run.moving(execution):
-                if execution.active is None:  # else a worker has it again: the one before was lost
-                    await self._end_wait(execution, limit_s)
-                    return
+        while (running := execution.entity.running) is not None:  # its own turn goes on beside them
+            await running.over.wait()
+        self._end_wait(execution, limit_s)
 
-    async def _end_wait(self, execution: TaskExecution, limit_s: float) -> None:
-        """Block the task on a subtask that did not end in time. The caller holds the lock of the task, and no attempt
-        runner works on the task."""
+    def _end_wait(self, execution: TaskExecution, limit_s: float) -> None:
+        """Block the task, for which nothing is under way, on a subtask that did not end in time."""
         late = _unsettled(execution)
-        if late is None or execution.state is not Task.WAITING_FOR_SUBTASKS or execution.is_over:
+        if late is None or execution.state is not Task.WAITING_FOR_SUBTASKS:
             return
-        if execution.phase is Phase.FOLLOWED:  # its session is at work, and is to have a worker soon
+        if execution.works:  # its session is at work, and is to have a worker soon
             self._overdue.add(execution.name)
             return
         why = f"its subtask {late.name} did not come to an end in {limit_s:g} s"
-        await self._plan_run.advance(execution, task.SubtaskTimedOut(subtask=late.id, reason=why))
+        self._plan_run.record(execution, task.SubtaskTimedOut(subtask=late.id, reason=why))
         _log.warning("a subtask does not answer", task=execution.name, subtask=late.name, after_s=limit_s)
         self.look_at(execution)
 
@@ -224,9 +211,6 @@ class BlockedTasks:
         if not self._blocked or plan_run.backlog.held(plan_run.workstream.id):
             return
         unsettled = [execution for execution in plan_run.executions.values() if execution.result is None]
-        if any(execution.lock.locked() for execution in unsettled):
-            plan_run.look_again = True
-            return
         if any(self._moves(execution) for execution in unsettled):
             return
         vain = [execution for execution in self._blocked.values() if self._ended(execution)]
@@ -244,9 +228,7 @@ class BlockedTasks:
     def _cancel(self, executions: Iterable[TaskExecution], why: CancelReason) -> None:
         for execution in list(executions):
             if self._is_free(execution):
-                self._plan_run.start(self._pipeline.cancel, execution, why)
-            elif execution.lock.locked():
-                self._plan_run.look_again = True  # the release of the lock then wakes the dispatcher
+                self._pipeline.end(execution, why)
 
     def _ended(self, execution: TaskExecution) -> list[TaskExecution]:
         """Return the tasks that *execution* waits for although they ended without being completed."""

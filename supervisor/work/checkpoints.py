@@ -9,13 +9,16 @@ merge. Work that is to be rolled back before the next attempt is continued only 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
+from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
-from supervisor.lifecycles.task_run import RUN, TaskRun, TaskRunData
+from supervisor.lifecycles.task_cascade import Saved
+from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.plans.lifecycle import TaskLifecycle
 from supervisor.ports import NO_WORKSPACE, WorkspaceSpec
 from supervisor.ports.logs import get_logger
@@ -28,8 +31,14 @@ PARTIAL_OUTPUT: Final = "PartialOutput"
 ROLLED_BACK: Final = "RolledBack"
 OUTPUT_MAX: Final = 4_000
 """Number of characters of the end of an agent's output that are recorded with the run: the transcript has the whole."""
-PARTIAL: Final = frozenset({TaskRun.FAILED, TaskRun.TIMEOUT, TaskRun.CANCELLED})
-"""States in which an attempt may end before its agent has written all of its output."""
+ENDS_EARLY: Final[Mapping[type[Event], TaskRun]] = {
+    task_run.ExecutionFailed: TaskRun.FAILED,
+    task_run.TestsFailed: TaskRun.FAILED,
+    task_run.ExecutionTimedOut: TaskRun.TIMEOUT,
+    task_run.Cancelled: TaskRun.CANCELLED,
+}
+"""Events of a run that end an attempt maybe before its agent has written all of its output, and the states that they
+lead to."""
 
 
 def left_at(execution: TaskExecution) -> str:
@@ -53,21 +62,17 @@ def workspace_of(sup: SupervisorCore, execution: TaskExecution, starts_at: str =
 
 
 # -------------------------------------------------------------------------------------------------- saved
-async def make_checkpoint(
-    sup: SupervisorCore, lifecycle: TaskLifecycle, execution: TaskExecution, state: TaskRun, data: TaskRunData
-) -> task_run.CheckpointSaved | None:
-    """Save the partial output and the checkpoint that the plan requests when the run enters *state*, with *data*.
-    Return the event for a saved checkpoint, if one was saved."""
+async def save(
+    sup: SupervisorCore, lifecycle: TaskLifecycle, execution: TaskExecution, events: Sequence[Event]
+) -> Saved | None:
+    """Save the partial output and the checkpoint that go with the decision of these *events*, which are those of a
+    trial. Return the checkpoint, if one was saved."""
+    data = execution.run_data if execution.has_run else TaskRunData()
     if not (execution.session_id and data.attempts):
         return None
-    said, execution.output = execution.output, ""
-    if lifecycle.save_partial_output and state in PARTIAL and said:
-        output = sup.journal_writer.redactor.text(said)[-OUTPUT_MAX:]  # cut after redaction: half a secret is not found
-        told = {"state": state.value, "output": output}
-        execution.note_run(PARTIAL_OUTPUT, told, f"what was said until {state.value}")
-    wanted = lifecycle.checkpoint
-    is_kept = (data.saved_in, data.saved_attempt) == (state, data.attempts)
-    if not wanted.enabled or state not in wanted.save_on_states or is_kept:
+    note_output(sup, lifecycle, execution, events)
+    wanted = [one.state for one in events if isinstance(one, task_run.CheckpointSaved)]
+    if not wanted:
         return None
     try:
         if data.saved_in is not None and data.saved_attempt == data.attempts:  # no attempt was made since
@@ -77,11 +82,24 @@ async def make_checkpoint(
         else:
             saved = await sup.verification.save(execution.session_id, workspace_of(sup, execution), left_at(execution))
     except Refused as refusal:
-        _log.warning("no checkpoint could be saved", task=execution.name, state=state.value, why=str(refusal))
+        _log.warning("no checkpoint could be saved", task=execution.name, state=wanted[0].value, why=str(refusal))
         return None
-    if task_run.CheckpointSaved not in RUN.allowed(execution.run):
-        return None
-    return task_run.CheckpointSaved(state=state, attempt=data.attempts, session=execution.session_id, saved_as=saved)
+    return Saved(lifecycle.checkpoint.save_on_states, execution.session_id, saved)
+
+
+def note_output(
+    sup: SupervisorCore, lifecycle: TaskLifecycle, execution: TaskExecution, events: Sequence[Event]
+) -> None:
+    """Record the partial output of the attempt, if one of the *events* ends the attempt before its agent has written
+    all."""
+    ended = next((ENDS_EARLY[type(one)] for one in events if type(one) in ENDS_EARLY), None)
+    if ended is None:
+        return
+    said, execution.output = execution.output, ""
+    if lifecycle.save_partial_output and said:
+        output = sup.journal_writer.redactor.text(said)[-OUTPUT_MAX:]  # cut after redaction: half a secret is not found
+        told = {"state": ended.value, "output": output}
+        execution.note_run(PARTIAL_OUTPUT, told, f"what was said until {ended.value}")
 
 
 # -------------------------------------------------------------------------------------------------- taken back

@@ -2,31 +2,27 @@
 
 Theory of operation
 -------------------
-Every end of a task is reached through this module. Work that an agent states to be done takes these steps::
+Work that an agent states to be done takes these steps. Each of them is an effect, which follows from the states of the
+task (``task_cascade.pending_effect``), also after a takeover, and ends with one event::
 
-    complete    run VALIDATING, job VALIDATING
     check       commit the work; run the acceptance tests on that commit; have it reviewed
                     passed: run COMPLETED, job COMPLETED, task DONE, and PENDING_APPROVAL if a person must approve
                     failed: run CIRCUIT_OPEN, job FAILED, task FAILED
-    merge       merge exactly the commit that was checked; if the merge is refused: task FAILED
-    close       end the session, then task CLOSED; delete the checkpoint; clear the workspace
+    merge       merge exactly the commit that was checked: task CLOSED; if the merge is refused: task FAILED
+    put_away    end the session, clear the workspace, free the slot; then claim a failed task again, or settle it
 
-Each line that names several states is one append of the journal (``PlanRun.advance``). ``check`` and ``merge`` are
-effects: the entity of the task begins ``check`` when the run is VALIDATING, and ``merge`` when the task is DONE or its
-approval is on record, also after a takeover (``task_cascade.pending_effect``). No lock is held meanwhile, so that an
-end on purpose can stop them. A merge that is stopped has happened at its next safe point, and the task is closed, or
-has not, and the task is cancelled.
+Each line that names several states is one append of the journal (``PlanRun.record``). A task that moves meanwhile stops
+the effect under way, so no lock is needed. A merge that is stopped has happened at its next safe point, and the task is
+closed, or has not, and the task is cancelled.
 
 The commit comes first, since exactly that commit is tested, reviewed and merged: changes written afterwards stay on the
 branch, and the result lists them as ``unmerged``. The session is ended before the task is closed: a late message might
 open another turn.
 
-A task that was rejected or failed is claimed again if the next claim has something new, within its own retries and the
-retry budget (``_fail_for_now``), or is settled as failed. A task that is cancelled is in phase ENDING while the
-cancellation is recorded: the first end counts. The caller of a step holds the task's lock, or is the task's attempt
-runner. ``cancel`` and ``skip`` may be called without the lock: phase ENDING prevents a second end; a merge that is
-under way is over before that (``TaskScheduler.cancel``). ``merge_late`` needs no lock: no other part of the run works
-on its task.
+``put_away`` follows whatever leaves a session or a slot behind: an attempt that has failed, a task that was taken away
+or blocked, or has ended. A task that was rejected or failed is claimed again if the next claim has something new,
+within its own retries and the retry budget, or is settled as failed. ``merge_late`` is no effect: its task was closed
+before.
 """
 
 from __future__ import annotations
@@ -37,26 +33,25 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import anyio
+from msgspec.structs import replace
 
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
 from supervisor.lifecycles.task_cascade import (
-    SAVE_CANCELLED,
+    CANCELLABLE,
     USUAL,
     Circumstances,
     Ended,
     Merged,
     MergeRefused,
-    OwnPartEnded,
     PlanGivenUp,
     RetriesEnded,
     outcome_of,
-    step,
     with_end,
 )
-from supervisor.lifecycles.task_run import SkipCause
+from supervisor.lifecycles.task_run import RUN, CheckpointSaved, SkipCause, TaskRun
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
@@ -65,15 +60,21 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.work import authorization, plugin_policies
-from supervisor.work.checkpoints import left_at, take_back, workspace_of
+from supervisor.work.checkpoints import left_at, save, take_back, workspace_of
 from supervisor.work.held_steps import make_step
 from supervisor.work.plan_run import STOPPING, PlanRun
 from supervisor.work.results import remark_of_rest
 from supervisor.work.review import review_work
-from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
+from supervisor.work.task_entity import RunningEffect
+from supervisor.work.task_execution import CancelReason, TaskExecution
 
 _log = get_logger()
 _T = TypeVar("_T")
+EffectEnd = Callable[[], Awaitable[None]]
+"""Step that records what an effect has done. Nothing stops the step but the end of the plan."""
+
+ORPHANED: Final = "the supervisor of its session ended"
+"""Reason on record of a task that was lost with its supervisor."""
 
 DEAD_LETTERED: Final = "DeadLettered"
 """Fact of a task: its failure is final, so that only a person can have the task tried again."""
@@ -105,35 +106,37 @@ class CompletionPipeline:
         self._sup = plan_run.sup
 
     # ------------------------------------------------------------------ checked
-    async def complete(self, execution: TaskExecution) -> None:
-        """Record that the agent states the work to be done, which is checked next. A task that was split meanwhile
-        waits for its subtasks instead."""
-        await self._plan_run.advance(execution, task_run.ExecutionCompleted())
-        if execution.state is Task.WAITING_FOR_SUBTASKS:
-            await self._plan_run.give_back(execution)
-
     async def check(self, execution: TaskExecution) -> None:
-        """Perform the effect ``RunChecks``: check the work of the task's session. Then the task is done or has failed;
-        if its session was ended meanwhile, the task is cancelled."""
+        """Perform the effect ``RunChecks``: check the work of the task's session, or the joint work of its subtasks.
+        Then the task is done or has failed; if its session was ended meanwhile, the task is cancelled."""
         session = self._sup.registry.sessions.get(execution.session_id)
-        reason, given, end = "", USUAL, execution.cancel_reason
+        find = self._find_problem_of_whole if execution.state is Task.WAITING_FOR_SUBTASKS else self._find_problem
         try:
-            reason, given = await self._find_problem(execution)
+            judged, reason, given = await find(execution)
         except (NoSuchEntity, Refused, WorkspaceHeld) as refusal:
             stopped = session.stop_request if session is not None else None
-            end = CancelReason(stopped.reason if stopped else str(refusal))
-        with anyio.CancelScope(shield=True):
-            async with self._plan_run.moving(execution):
-                if (end := execution.cancel_reason or end) is not None:
-                    await self.cancel(execution, end)
-                elif reason and not execution.is_over:
-                    await self.fail(execution, task_run.TestsFailed(error=reason), given)
-                elif not execution.is_over:
-                    await self._pass_checks(execution)
+            words = f"{STOPPING}: {refusal}" if isinstance(refusal, WorkspaceHeld) else str(refusal)
+            why = CancelReason(stopped.reason if stopped else words)
+            await self.cancel(execution, why, effect=execution.entity.running)
+            return
+        passed = task_run.TestsPassed(judged=judged)
+        await self._plan_run.report(execution, task_run.TestsFailed(error=reason) if reason else passed, given=given)
 
-    async def _find_problem(self, execution: TaskExecution) -> tuple[str, Circumstances]:
-        """Return the reason why the work of the task's session is not accepted, with rules and findings; ``""`` if the
-        work is accepted.
+    async def _find_problem_of_whole(self, execution: TaskExecution) -> tuple[str, str, Circumstances]:
+        """Test the joint work of the subtasks, which are all closed. Return the same as ``_find_problem``, with the
+        commit of the task's own part."""
+        tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
+        inspected = f"{execution.name}.whole"
+        inspect = partial(self._sup.verification.inspect, inspected, tests, directory, self._sup.stop_now)
+        rejection = await make_step(self._sup, execution, inspect)
+        if rejection is None:
+            return "", "", USUAL
+        why = f"not accepted: {rejection.problem}"
+        return "", why, Circumstances(rules=(rejection.problem,), findings=self._findings(why, rejection.output))
+
+    async def _find_problem(self, execution: TaskExecution) -> tuple[str, str, Circumstances]:
+        """Check the work of the task's session. Return the commit that was checked, the reason why the work is not
+        accepted (``""`` if it is), and the rules and findings.
 
         Raises:
             Refused, NoSuchEntity: the session was ended meanwhile.
@@ -143,27 +146,25 @@ class CompletionPipeline:
         # First the commit: it is what is tested, reviewed and merged. Whatever is written from here on is not.
         commit = partial(self._sup.verification.commit, session_id, _message(execution))
         try:
-            execution.judged = await make_step(self._sup, execution, commit)
+            judged = await make_step(self._sup, execution, commit)
         except WorkspaceHeld:
             raise
         except OSError as error:
-            return f"not committed: {error}", USUAL
+            return "", f"not committed: {error}", USUAL
         rejection = await self._sup.verification.check(session_id, self._acceptance(execution))
         if rejection is not None:
             reason = f"not accepted: {rejection.problem}"
-            return reason, Circumstances(findings=self._findings(reason, rejection.output))
+            return judged, reason, Circumstances(findings=self._findings(reason, rejection.output))
         review = self._plan_run.plan.review_of(execution.task)
         if review is None:
-            return "", USUAL
+            return judged, "", USUAL
 
         async def changes(message: str, commit: str) -> Changes | None:
             do = partial(self._sup.verification.changes, session_id, message, commit)
             return await make_step(self._sup, execution, do)
 
-        verdict = await review_work(
-            self._sup, session_id, review, execution.task, execution.cause, execution.judged, changes
-        )
-        return verdict.words, Circumstances(rules=verdict.findings, findings=self._findings(verdict.report))
+        verdict = await review_work(self._sup, session_id, review, execution.task, execution.cause, judged, changes)
+        return judged, verdict.words, Circumstances(rules=verdict.findings, findings=self._findings(verdict.report))
 
     def _acceptance(self, execution: TaskExecution) -> list[AcceptanceTest]:
         timeout_s = self._plan_run.plan.task_lifecycle.validation_timeout
@@ -173,67 +174,17 @@ class CompletionPipeline:
         """Return the findings that the next claim is given, without secrets."""
         return make_findings(summary, details, self._sup.journal_writer.redactor.text)
 
-    async def _pass_checks(self, execution: TaskExecution) -> None:
-        """Record that run and job have passed their checks and that the task is done: it is merged, or waits to be
-        approved."""
-        await self._plan_run.advance(execution, task_run.TestsPassed(judged=execution.judged))
-        await self.leave_to_person(execution)
-
-    # ------------------------------------------------------------------ split
-    async def integrate(self, execution: TaskExecution) -> None:
-        """Check the joint work of the subtasks, which are all closed."""
-        await self._plan_run.advance(execution, OwnPartEnded())
-        tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
-        inspected = f"{execution.name}.whole"
-        inspect = partial(self._sup.verification.inspect, inspected, tests, directory, self._sup.stop_now)
+    # ------------------------------------------------------------------ merged
+    async def merge(self, execution: TaskExecution) -> EffectEnd | None:
+        """Perform the effect ``Merge``: merge the work. Return the step that closes the task, or fails it. If the merge
+        is stopped before the work is merged, or is held as the supervisor ends, there is no such step: whoever stops
+        the merge ends the task, or the task is closed unmerged."""
         try:
-            rejection = await make_step(self._sup, execution, inspect)
-        except WorkspaceHeld as held:  # the supervisor is ending
-            await self.cancel(execution, CancelReason(f"{STOPPING}: {held}"))
-            return
-        if rejection is None:
-            await self._pass_checks(execution)
-            return
-        why = f"not accepted: {rejection.problem}"
-        given = Circumstances(rules=(rejection.problem,), findings=self._findings(why, rejection.output))
-        await self.fail(execution, task_run.TestsFailed(error=why), given)
-
-    async def leave_to_subtasks(self, execution: TaskExecution) -> None:
-        """Release the worker of a task that was split: the rest of the work is done in the subtasks."""
-        with anyio.CancelScope(shield=True):
-            await self._plan_run.advance(execution, OwnPartEnded())
-            await self._plan_run.give_back(execution)
-
-    # ------------------------------------------------------------------ approved, merged, closed
-    async def leave_to_person(self, execution: TaskExecution) -> None:
-        """Release session and worker of a task if its result waits for the approval of a person."""
-        if execution.state is not Task.PENDING_APPROVAL:
-            return
-        await self._end_session(execution)
-        await self._sup.verification.accept(workspace_of(self._sup, execution))
-        await self._plan_run.give_back(execution)
-        if self._sup.stopping.is_set():
-            await self.cancel(execution, CancelReason(STOPPING))
-            return
-        _log.warning("a task waits for approval", task=execution.name)
-
-    async def merge(self, execution: TaskExecution) -> None:
-        """Perform the effect ``Merge``: merge the work, and close the task, or fail it. If the merge is stopped before
-        the work is merged, record nothing: whoever stops it ends the task."""
-        merging = execution.merging
-        assert merging is not None
-        try:
-            with merging.scope:
-                merge = await self._merged(execution, execution.data.judged)
-            if not merging.scope.cancelled_caught:
-                await self._end_merge(execution, merge)
+            merge = await self._merged(execution, execution.data.judged)
         except WorkspaceHeld as held:
-            with anyio.CancelScope(shield=True):
-                async with self._plan_run.moving(execution):
-                    await self._leave_unmerged(execution, str(held))
-        finally:
-            execution.merging = None
-            merging.over.set()
+            await self._leave_unmerged(execution, str(held))
+            return None
+        return partial(self._end_merge, execution, merge)
 
     async def _end_merge(self, execution: TaskExecution, merge: MergeResult) -> None:
         """Record the outcome of a merge, even if the plan is given up meanwhile. A plan that is given up while the disk
@@ -242,8 +193,7 @@ class CompletionPipeline:
 
         async def record() -> None:
             try:
-                async with self._plan_run.moving(execution):
-                    await self._record_merge(execution, merge)
+                await self._record_merge(execution, merge)
             finally:
                 over.set()
 
@@ -260,65 +210,64 @@ class CompletionPipeline:
             conflict = execution.data.judged if merge.conflicts else execution.data.conflict
             more = f"; {RESOLVE}" if conflict and not execution.task.rollback else ""
             given = Circumstances(findings=self._findings(f"{merge.text}{more}"), conflict=conflict)
-            await self.fail(execution, MergeRefused(reason=merge.text), given)
+            self._plan_run.record(execution, MergeRefused(reason=merge.text), given=given)
             return
         authorization.count_success(self._plan_run, execution)
         await self._end_session(execution)  # else a late message might open another turn of it
-        reason, rest = await self._with_rest(execution, merge.text), execution.rest
-        await self._plan_run.advance(execution, Merged(reason=reason, rest=rest))
-        await self._end_completed(execution)
+        reason, rest = await self._with_rest(execution, merge.text)
+        self._plan_run.record(execution, Merged(reason=reason, rest=rest))
 
     async def _leave_unmerged(self, execution: TaskExecution, held: str) -> None:
         """Close a task whose merge is held as the supervisor ends; a run that resumes this run merges the work."""
-        if execution.is_over or execution.cancel_reason:
-            return
         await self._end_session(execution)
-        await self._plan_run.advance(execution, PlanGivenUp(reason=held))
-        await self.leave_workspace(execution)
-        await self._plan_run.give_back(execution)
-        self._plan_run.settle(execution, TaskEnd.CANCELLED, f"not merged yet: {held}; --resume merges it")
+        if not execution.is_stopped:
+            execution.ending = CancelReason(f"not merged yet: {held}; --resume merges it", TaskEnd.CANCELLED)
+            self._plan_run.record(execution, PlanGivenUp(reason=held))
 
-    async def merge_late(self, execution: TaskExecution) -> tuple[bool, str]:
-        """Merge the work of a task that was closed in an earlier run before its merge. Return whether the work was
-        merged, and a sentence about the merge. The log of the task has ended, so the facts are recorded of the
-        workstream."""
+    async def merge_late(self, execution: TaskExecution, judged: str) -> tuple[bool, str]:
+        """Merge the commit *judged* of a task that was closed in an earlier run before its merge. Return whether the
+        work was merged, and a sentence about the merge. The log of the task has ended, so the facts are recorded of
+        the workstream.
+
+        Raises:
+            WorkspaceHeld: the supervisor is ending, and something outside of the work holds the merge.
+        """
         workstream = self._plan_run.workstream
         execution.seq = workstream.born_seq
-        merge = await self._merged(execution, execution.judged, on=workstream.id)
+        merge = await self._merged(execution, judged, on=workstream.id)
         text = merge.text
         if not merge.is_refused:
             authorization.count_success(self._plan_run, execution, on=workstream.id)
             await self._sup.verification.forget(workspace_of(self._sup, execution))
-            text = await self._with_rest(execution, text)
+            text, _ = await self._with_rest(execution, text)
         await self.leave_workspace(execution)
         fact = MERGE_REFUSED if merge.is_refused else MERGED
         metadata = {"task": execution.id, "session": execution.session_id}
         self._sup.registry.record_fact(workstream.id, fact, execution.cause, metadata, reason=text)
         return not merge.is_refused, text
 
-    async def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
-        """Record that a person rejected the result of a task; then try the task again or settle it."""
+    def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
+        """Record that a person rejected the result of a task."""
         why = f"denied by {by}: {reason}" if reason else f"denied by {by}"
         denied = task.ApprovalDenied(by=by, reason=reason, findings=self._findings(why))
-        await self._plan_run.advance(execution, denied)
-        await self._fail_for_now(execution, why)
+        self._plan_run.record(execution, denied)
 
-    async def _with_rest(self, execution: TaskExecution, merge: str) -> str:
-        """Return the sentence *merge*, extended by a remark on changes that were written after the work was checked:
-        they were not tested, and stay on their branch. The session has ended, so nobody writes there any more."""
+    async def _with_rest(self, execution: TaskExecution, merge: str) -> tuple[str, str]:
+        """Return the sentence *merge*, extended by a remark on changes that were written after the work was checked,
+        and the branch with these changes, ``""`` if there are none: they were not tested, and stay there. The session
+        has ended, so nobody writes there any more."""
         if not execution.holds_work or self._sup.verification.in_place:
-            return merge
+            return merge, ""
         left = await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
         if left.branch:
-            execution.rest = left.branch
             rest = remark_of_rest(left.branch, left.directory)
         elif left.problem:
             rest = f"unknown whether something was written after it was judged: {left.problem}"
         else:
-            return merge
+            return merge, ""
         execution.remarks.append(rest)
         _log.warning("work is left that is not merged", task=execution.name, branch=left.branch, why=rest)
-        return f"{merge}; {rest}"
+        return f"{merge}; {rest}", left.branch or ""
 
     async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> MergeResult:
         """Merge the commit *judged*. *on* is the entity that facts are recorded of, if the task was closed before.
@@ -348,34 +297,87 @@ class CompletionPipeline:
         note = partial(self._plan_run.workstream.note_obstacle, task=execution.name)
         return await outlast_obstacles(do, note, self._sup.journal_writer.clock.wall, self._sup.stopping)
 
-    # ------------------------------------------------------------------ failed
-    async def fail(self, execution: TaskExecution, lead: Event, given: Circumstances = USUAL) -> None:
-        """Record *lead*, with which the task has failed; then try the task again or settle it."""
-        await self._plan_run.advance(execution, lead, given=given)
-        await self.continue_failed(execution)
+    # ------------------------------------------------------------------ put away
+    async def put_away(self, execution: TaskExecution) -> None:
+        """Perform the effect ``PutAway``: end the session of a task that nobody carries out any more, clear its
+        workspace, and free the slot of its worker; then settle the task if it has ended."""
+        match execution.state:
+            case Task.CLOSED if (ending := execution.ending) is not None:  # its work is not merged yet
+                await self.leave_workspace(execution)
+                await self._plan_run.give_back(execution)
+                self._plan_run.settle(execution, ending.outcome, ending.text)
+            case Task.CLOSED:
+                await self._sup.verification.forget(workspace_of(self._sup, execution))
+                await self.leave_workspace(execution)
+                await self._plan_run.give_back(execution)
+                self._plan_run.settle(execution, "completed", "")
+            case Task.CANCELLED:
+                await self._put_away_cancelled(execution)
+            case Task.FAILED:
+                await self._put_away_failed(execution)
+            case Task.PENDING_APPROVAL:
+                await self._end_session(execution)
+                await self._sup.verification.accept(workspace_of(self._sup, execution))
+                await self._plan_run.give_back(execution)
+                if self._sup.stopping.is_set() and not (execution.is_stopped or execution.data.approved_by):
+                    self.end(execution, CancelReason(STOPPING))
+                elif not execution.data.approved_by:
+                    _log.warning("a task waits for approval", task=execution.name)
+            case state:
+                if state in (Task.OPEN, Task.BLOCKED):
+                    await self._end_session(execution)
+                with anyio.CancelScope(shield=True):  # the slot is free after that: else it is not for others
+                    await self._save_late(execution)
+                    if not execution.is_rolled_back and execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
+                        await take_back(self._sup, execution)
+                    await self._plan_run.give_back(execution)
 
-    async def continue_failed(self, execution: TaskExecution) -> None:
-        """Continue a task that is recorded as failed: try it again, or settle it."""
-        await self._fail_for_now(execution, execution.data.last_failure)
+    async def _save_late(self, execution: TaskExecution) -> None:
+        """Save the checkpoint of an attempt that was taken away before its work could be saved."""
+        lifecycle, data = self._plan_run.plan.task_lifecycle, execution.run_data
+        is_open = execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING)
+        wanted = lifecycle.checkpoint.save_on_states if lifecycle.checkpoint.enabled else ()
+        if is_open and data.saved_attempt != data.attempts and TaskRun.FAILED in wanted:
+            saved = CheckpointSaved(
+                state=TaskRun.FAILED, attempt=data.attempts, session=execution.session_id, saved_as=""
+            )
+            found = await save(self._sup, lifecycle, execution, [saved])
+            if found is not None and CheckpointSaved in RUN.allowed(execution.run):
+                self._plan_run.record(execution, replace(saved, saved_as=found.saved_as))
 
-    async def _fail_for_now(self, execution: TaskExecution, error: str) -> None:
+    async def _put_away_failed(self, execution: TaskExecution) -> None:
         """Clear the workspace of a failed task. Then let the task be claimed again if the next claim has something new
         (``_is_claim_due``) and retries are left; else settle the task as failed."""
-        plan_run, left = self._plan_run, await self.leave_workspace(execution)
-        if not plan_run.running:  # the plan was given up while a command was recorded: nobody tries again
-            await plan_run.give_back(execution)
+        plan_run, error = self._plan_run, execution.data.last_failure
+        await self._end_session(execution)
+        if execution.has_run:
+            await self._save_late(execution)
+        left = await self.leave_workspace(execution)
+        if execution.ending is not None:  # recorded and reported before a takeover
+            await self._plan_run.give_back(execution)
+            self._plan_run.settle(execution, "failed", execution.ending.text)
             return
-        if retries_left(execution.data, task.Retried()):
+        # A task that was lost with its supervisor is tried again only by a person.
+        if retries_left(execution.data, task.Retried()) and error != ORPHANED:
             retries = execution.data.retries + 1
             agent = await plugin_policies.next_agent(plan_run, execution, plan_run.agent_of(execution, retries))
             is_due, why = self._is_claim_due(execution, agent)
             if is_due and not (why := plan_run.spend_retry()):
                 await plan_run.give_back(execution)
                 execution.agent = agent
-                await plan_run.delay_claim(execution, f"try {retries + 1}")
+                plan_run.delay_claim(execution, f"try {retries + 1}")
                 return
             error = with_end(error, why)
-        await self._settle(execution, error, left)
+        error = _with_branch(error, left)
+        _log.error("a task has failed", task=execution.name, reason=error)
+        if is_critical := plan_run.is_critical(execution):
+            _note_dead_letter(execution, error)
+            await plan_run.workstream.record_failed(execution, error, plan_run.results)
+        # The slot is free just before the result: no other task that ends because of this failure is given the slot.
+        await plan_run.give_back(execution)
+        if not is_critical:  # with the result: who sees that the task has failed for good can reset it
+            _note_dead_letter(execution, error)
+        plan_run.settle(execution, "failed", error)
 
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
         """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
@@ -392,56 +394,51 @@ class CompletionPipeline:
             return False, "the findings are those of the claim before"
         return True, ""
 
-    async def settle_failed(self, execution: TaskExecution, error: str) -> None:
-        """Settle a failed task that only a person can have tried again."""
-        await self._settle(execution, error, await self.leave_workspace(execution))
-
-    async def resettle_failed(self, execution: TaskExecution, error: str) -> None:
-        """Settle a failed task whose failure, with the text *error*, was recorded and reported before a takeover."""
-        await self.leave_workspace(execution)
-        await self._end_failed(execution, error)
-
-    async def _settle(self, execution: TaskExecution, error: str, branch: str = "") -> None:
-        """Settle the task as failed. The slot is released just before, so that no other task that ends because of this
-        failure is given the slot. *branch* is the branch with the task's work, if the work is left."""
-        error = _with_branch(error, branch)
-        attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
-        told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
-        execution.note(DEAD_LETTERED, told, error)
-        _log.error("a task has failed", task=execution.name, reason=error)
-        await self._end_failed(execution, error)
-
-    async def _end_failed(self, execution: TaskExecution, error: str) -> None:
-        if self._plan_run.is_critical(execution):
-            await self._plan_run.workstream.record_failed(execution, error, self._plan_run.results)
-        await self._plan_run.give_back(execution)
-        self._plan_run.settle(execution, "failed", error)
-
-    async def give_up(self, execution: TaskExecution, why: str) -> None:
+    def give_up(self, execution: TaskExecution, why: str) -> None:
         """End a task that waited for a probe which will not be made."""
-        error = with_end(execution.run_data.last_error, why)
-        if task.Failed not in TASK.allowed(execution.state):  # it was taken from its worker: nobody failed
-            await self.cancel(execution, CancelReason(error, TaskEnd.CANCELLED))
-            return
-        await self._plan_run.advance(execution, RetriesEnded(reason=why))
-        await self.leave_workspace(execution)
-        await self._settle(execution, error)
+        if task.Failed in TASK.allowed(execution.state):
+            self._plan_run.record(execution, RetriesEnded(reason=why))
+        else:  # it was taken from its worker: nobody failed
+            self.end(execution, CancelReason(with_end(execution.run_data.last_error, why), TaskEnd.CANCELLED))
 
     # ------------------------------------------------------------------ cancelled, skipped
-    async def cancel(self, execution: TaskExecution, why: CancelReason, *first: task.TaskEvent) -> None:
-        """Cancel the task, unless it is over or already being ended: the first end counts. The events *first* are
-        recorded together with the cancellation, before it."""
-        if execution.is_over:
+    async def cancel(
+        self, execution: TaskExecution, why: CancelReason, *first: Event, effect: RunningEffect | None = None
+    ) -> None:
+        """Cancel the task, unless it has ended, or the *effect* that cannot go on was stopped. The events *first* are
+        recorded together with the cancellation, before it. If the plan wants a checkpoint of a cancelled task, save it
+        before."""
+        lead = Ended(reason=why.text, outcome=why.outcome)
+        self._keep_output(execution)
+        given = await self._plan_run.with_checkpoint(execution, *first, lead)
+        if effect is None or not effect.is_stopped:
+            self.end(execution, why, *first, given=given)
+
+    def end(self, execution: TaskExecution, why: CancelReason, *first: Event, given: Circumstances = USUAL) -> None:
+        """Record that the task is cancelled, unless it has ended; ``put_away`` follows. Without an await: from here on
+        nothing else becomes of the task."""
+        if execution.state not in (*CANCELLABLE, Task.PLANNED):
             return
-        execution.phase = Phase.ENDING
-        reason = why.text
-        if why.because is not None and not execution.session_lives:  # else its session's end is the nearer cause
+        if why.because is not None:
             execution.seq = why.because
-        await self._plan_run.advance(execution, *first, Ended(reason=reason, outcome=why.outcome))
-        if execution.session_lives:  # the rest of its work is not waited for
+        self._keep_output(execution)
+        lead = Ended(reason=why.text, outcome=why.outcome)
+        execution.ending = why
+        self._plan_run.record(execution, *first, lead, given=given)
+
+    def _keep_output(self, execution: TaskExecution) -> None:
+        """Keep what the agent has said so far, if an attempt is under way."""
+        session = self._sup.registry.sessions.get(execution.session_id)
+        if execution.works and session is not None:
+            execution.output = session.answer.text
+
+    async def _put_away_cancelled(self, execution: TaskExecution) -> None:
+        why = execution.ending
+        assert why is not None, "it was ended in this process"
+        if self._plan_run.lives(execution.session_id):  # the rest of its work is not waited for
             with suppress(NoSuchEntity, Refused, JournalError):
                 await self._sup.aborts.abort(
-                    execution.session_id, AbortScope.SESSION, reason=reason, actor=why.actor, because=why.because
+                    execution.session_id, AbortScope.SESSION, reason=why.text, actor=why.actor, because=execution.seq
                 )
         branch = ""
         if self._plan_run.plan.task_lifecycle.cleanup_on_cancel or not execution.session_id:
@@ -452,41 +449,33 @@ class CompletionPipeline:
             execution.note("PlaceKept", {"session": execution.session_id}, "cleanup_on_cancel is false")
         await self._plan_run.give_back(execution)
         end = task_end(execution.state.value, execution.data.ended_as)
-        self._plan_run.settle(execution, end or why.outcome, _with_branch(reason, branch))
+        self._plan_run.settle(execution, end, _with_branch(why.text, branch))
 
     async def record_given_up(self, execution: TaskExecution, reason: str) -> None:
         """Record that the task, its run and its job are cancelled, or that a task that is done is closed. Do not wait
         for the journal: the records are written when the disk allows."""
-        lead = PlanGivenUp(reason=reason)
-        events = step(execution.states, lead, answers={SAVE_CANCELLED: None}).events
+        lead, given = PlanGivenUp(reason=reason), USUAL
         with anyio.CancelScope(shield=True):  # a checkpoint that was begun is made, or gives up by itself
             try:
-                events = await self._plan_run.decide(execution, lead)
+                given = await self._plan_run.with_checkpoint(execution, lead)
             finally:
                 with suppress(NoSuchEntity, Refused):
-                    execution.apply(events)
+                    self._plan_run.record(execution, lead, given=given)
 
-    async def skip(
+    def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None
     ) -> None:
         """Skip a task that was never begun: *cause* is the kind of the reason, *dependency* the task that did not
         complete."""
-        if execution.is_over:
+        if execution.state not in (Task.PLANNED, Task.OPEN):
             return
-        execution.phase = Phase.ENDING
         if dependency is not None:
             execution.seq = dependency.seq
         skipped = task_run.Skipped(cause=cause, dependency=dependency.name if dependency is not None else "")
-        await self._plan_run.advance(execution, skipped, given=Circumstances(reason=reason))
-        self._plan_run.settle(execution, outcome_of(skipped), reason)
+        execution.ending = CancelReason(reason, outcome_of(skipped))
+        self._plan_run.record(execution, skipped, given=Circumstances(reason=reason))
 
     # ------------------------------------------------------------------ afterwards
-    async def _end_completed(self, execution: TaskExecution) -> None:
-        await self._sup.verification.forget(workspace_of(self._sup, execution))
-        await self.leave_workspace(execution)
-        await self._plan_run.give_back(execution)
-        self._plan_run.settle(execution, "completed", "")
-
     async def leave_workspace(self, execution: TaskExecution) -> str:
         """End the session, and clear the workspace. Return the branch that holds left-over work, or ``""``."""
         if not execution.session_id:
@@ -503,6 +492,12 @@ class CompletionPipeline:
                 if execution.is_opened:  # else only the merge was left to do
                     reason = _reason_of_close(execution)
                 await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
+
+
+def _note_dead_letter(execution: TaskExecution, error: str) -> None:
+    attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
+    told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
+    execution.note(DEAD_LETTERED, told, error)
 
 
 def _with_branch(reason: str, branch: str) -> str:

@@ -20,6 +20,7 @@ from contextlib import suppress
 import anyio
 
 from actors.one_shot_event import OneShotEvent
+from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, Kind
 from supervisor.lifecycles.workstream import Workstream
 from supervisor.ports import JournalError
@@ -78,7 +79,7 @@ class PlanCancellation:
     async def _end_execution(self, execution: TaskExecution) -> None:
         """Record the end of the task, save its work, end its session, and then roll back its changes in the directory
         itself, if the plan says so."""
-        is_done = execution.is_done
+        is_done = execution.state in (Task.DONE, Task.CLOSED)
         if must_take_back(self._sup, execution) and not is_done:
             with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
                 words = f"take back what {execution.name} did"

@@ -3,19 +3,18 @@
 Theory of operation
 -------------------
 * A task that is settled stays settled.
-* A task whose session goes on is followed (phase FOLLOWED): the session works on, and a worker is assigned to it.
+* A task whose session goes on is followed: the session works on, and a worker is assigned to it.
 * A task whose session is lost is an orphan. The setting ``recovery.orphans`` decides about the orphan.
 * The worker died with the supervisor: the job waits for another worker, and nobody is charged for that.
 * Task, run and job have three logs, which always agree: the records of one decision are one append of the journal. So
-  the state of the task determines the next step.
+  the states of the task determine the next step, which is an effect as in any other run (``work.task_entity``).
 
 Example: the supervisor was killed after the work of a task had passed its checks (run COMPLETED, job COMPLETED, task
-DONE, in one append), and before it was merged. The merge is the pending effect of a task that is DONE: it is begun when
-``_go_on`` releases the lock of the task.
+DONE, in one append), and before it was merged. The merge is the pending effect of a task that is DONE: ``look`` begins
+it.
 
 The order of ``go_on`` matters. Sessions without a task are closed, concurrently with the rest. The files of tasks that
-are over are rolled back first; then the tasks go on. A task that only waits goes on at once; any other task under its
-lock, since commands may come as soon as all of these steps have begun.
+are over are rolled back first; then the tasks go on. Commands are accepted when all of them do.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+import anyio
 import msgspec
-from anyio.abc import TaskStatus
 
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
-from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd, TaskEvent
 from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
@@ -43,17 +41,18 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import own_abort_of, records_of
 from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
-from supervisor.work.attempt_runner import AttemptRunner, as_failed
+from supervisor.work.attempt import Attempts, aborted_for, as_failed, last_data_of
 from supervisor.work.checkpoints import take_back, workspace_of
-from supervisor.work.completion_pipeline import DEAD_LETTERED, CompletionPipeline
+from supervisor.work.completion_pipeline import DEAD_LETTERED, ORPHANED, CompletionPipeline
 from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
-from supervisor.work.task_execution import ACTOR, CancelReason, Phase, TaskExecution, checkpoint_after
+from supervisor.work.task_execution import ACTOR, CancelReason, TaskExecution, checkpoint_after
 
-ORPHANED = "the supervisor of its session ended"
 ORPHAN = TakenAway(reason=ORPHANED)
 COUNTS_AS_DONE = "recovery.orphans is done"
 BEFORE = "settled before the supervisor of this run ended"
+HELD = (Task.CLAIMED, Task.IN_PROGRESS, Task.WAITING_FOR_SUBTASKS, Task.DONE)
+"""States of a task that has a session, as far as the session has not ended."""
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 _OVER = FINAL | {Task.FAILED}
 
@@ -61,8 +60,8 @@ _OVER = FINAL | {Task.FAILED}
 class PlanRecovery:
     """Continues the tasks of a plan that an earlier supervisor left unfinished or settled."""
 
-    def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner) -> None:
-        self._plan_run, self._pipeline, self._attempt_runner = plan_run, pipeline, attempt_runner
+    def __init__(self, plan_run: PlanRun, pipeline: CompletionPipeline, attempts: Attempts) -> None:
+        self._plan_run, self._pipeline, self._attempts = plan_run, pipeline, attempts
         self._sup = plan_run.sup
         self._left: Mapping[str, InterruptedTask] = {}
         self._taken: set[str] = set()
@@ -170,7 +169,6 @@ class PlanRecovery:
         if left.state in FINAL:
             execution.earlier_job = self._last_job(left.entity_id)
             execution.earlier_id, execution.result = left.entity_id, self._settled_before(left)
-            execution.phase = Phase.SETTLED
             self._plan_run.unsettled -= 1
         else:
             execution.take_up(self._sup.registry.entity(left.entity_id), run, job)
@@ -245,14 +243,12 @@ class PlanRecovery:
             if execution.is_rolled_back and execution.has_run:  # the supervisor may have died before that
                 await take_back(self._sup, execution)
         waiting = []
-        for execution in self._executions:
-            waits = execution.state is Task.WAITING_FOR_SUBTASKS
-            if waits:
-                await self._let_wait(execution)
-            if waits or execution.state is Task.PLANNED or self._is_untouched(execution):
-                waiting.append(execution)
-            else:
-                await self._plan_run.started(self._go_on, execution)
+        async with anyio.create_task_group() as group:
+            for execution in self._executions:
+                waits = execution.state is Task.WAITING_FOR_SUBTASKS
+                if waits or execution.state is Task.PLANNED or self._is_untouched(execution):
+                    waiting.append(execution)
+                group.start_soon(self._go_on, execution)
         return waiting
 
     async def unclaimed(self) -> list[str]:
@@ -292,91 +288,78 @@ class PlanRecovery:
         settled = all(subtask.result is not None and not subtask.is_imported for subtask in execution.subtasks)
         return not (tried and settled)
 
-    async def _go_on(self, execution: TaskExecution, *, task_status: TaskStatus[None]) -> None:
-        async with self._plan_run.moving(execution):
-            task_status.started()  # commands about the task wait for its lock from now on
-            if not execution.is_over:
-                await self._take_further(execution)
-
-    async def _take_further(self, execution: TaskExecution) -> None:
+    async def _go_on(self, execution: TaskExecution) -> None:
         """Continue the task, depending on its state."""
+        if execution.state is Task.OPEN and execution.data.claims:
+            execution.session_id = await self._last_holder(execution.id)
+        elif execution.state in HELD:
+            if self._plan_run.lives(execution.session_id):
+                may_split = authorization.may_split(self._plan_run, execution)
+                self._plan_run.attach_session(execution, may_split=may_split)
+            elif (why := await aborted_for(self._sup, execution.session_id)) is not None:
+                await self._pipeline.cancel(execution, CancelReason(why))
         match execution.state:
-            case Task.OPEN:
-                await self._queue(execution)
+            case Task.OPEN if not self._is_untouched(execution):
+                self._queue(execution)
             case Task.CLAIMED | Task.IN_PROGRESS if self._plan_run.lives(execution.session_id):
-                await self._with_session(execution)
+                self._with_session(execution)
             case Task.CLAIMED | Task.IN_PROGRESS:
                 await self._without_session(execution)
-            case Task.BLOCKED:  # its session ends where it was left by the block
-                if execution.session_lives:
-                    await self._sup.close_session(execution.session_id, reason=ORPHANED, cause=execution.cause)
-                self._plan_run.publish(TaskReleased(execution))
-            case Task.FAILED if (error := await self._dead_letter(execution.id)) is not None:
-                await self._pipeline.resettle_failed(execution, error)
-            case Task.FAILED if execution.data.last_failure == ORPHANED:  # tried again only by a person
-                await self._pipeline.settle_failed(execution, ORPHANED)
+            case Task.WAITING_FOR_SUBTASKS if execution.job is Job.RUNNING:
+                self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
             case Task.FAILED:
-                await self._pipeline.continue_failed(execution)
+                if (error := await self._dead_letter(execution.id)) is not None:
+                    execution.ending = CancelReason(error, TaskEnd.FAILED)
+                    await self._pipeline.put_away(execution)  # it is settled before a command comes
+        self._plan_run.look(execution)
+        if execution.state is Task.BLOCKED:
+            self._plan_run.publish(TaskReleased(execution))
+
+    async def _last_holder(self, task_id: str) -> str:
+        """Return the id of the session that claimed the task last; ``""`` if its record is in an archive."""
+        claims = [one for one in await records_of(self._sup.journal, task_id) if one.event == task.Claimed.name()]
+        return str(claims[-1].metadata["by"]) if claims else ""
 
     # ------------------------------------------------------------------ it waits for a worker
-    async def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:
+    def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:
         """Record *lead*, and make run and job wait for another worker."""
-        if execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING) and not execution.is_delayed:
-            await self._plan_run.advance(execution, lead)
-            await self._plan_run.queue(execution, tuple(execution.task.depends_on))
-        else:  # also for a job that waits: its run may still be in progress
-            await self._attempt_runner.put_back(execution, lead)
-        self._plan_run.offer(execution)
-
-    async def _let_wait(self, execution: TaskExecution) -> None:
-        """Continue a task that was split: follow its own turn if that goes on, else leave the rest of the work to its
-        subtasks. If the task was to be tried again, its delay goes on."""
-        async with self._plan_run.moving(execution):
-            if execution.job is Job.RUNNING:
-                await self._plan_run.advance(execution, job.WorkerLost(error=ORPHANED))
-        is_queued = execution.run is TaskRun.IN_PROGRESS and execution.job is Job.QUEUED
-        if is_queued and not execution.is_over and self._plan_run.lives(execution.session_id):
-            execution.phase = Phase.FOLLOWED
-            self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
-            self._plan_run.offer(execution)
+        is_new = execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING) and not execution.is_delayed
+        self._plan_run.record(execution, lead)
+        if is_new:
+            self._plan_run.queue(execution, execution.task.depends_on)
 
     # ------------------------------------------------------------------ its session goes on
-    async def _with_session(self, execution: TaskExecution) -> None:
+    def _with_session(self, execution: TaskExecution) -> None:
         """Continue a task whose session goes on."""
-        self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
-        match execution.run:
-            case TaskRun.IN_PROGRESS:
-                execution.phase = Phase.FOLLOWED
-                if execution.job is Job.RUNNING:
-                    await self._plan_run.advance(execution, job.WorkerLost(error=ORPHANED))
-                self._plan_run.offer(execution)
-            case _ if not execution.is_checked:  # else its checks are the pending effect
-                await self._queue(execution)
+        if execution.run is TaskRun.IN_PROGRESS and execution.job is Job.RUNNING:
+            self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
+        elif execution.run not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING):
+            self._queue(execution)
 
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:
         """Continue a task whose session is lost; the recorded end of the session decides how."""
-        row = self._sup.recovered_work.rows.get(execution.session_id)
-        data = msgspec.json.decode(row.data, type=SessionData) if row is not None else None
+        data = await last_data_of(self._sup, execution.session_id)
         how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
         limit = await own_abort_of(self._sup.journal, execution.session_id) if how == "aborted" else None
         how = "limited" if limit is not None else how
         above = execution.parent
         match how:
-            case "aborted":
-                await self._pipeline.cancel(execution, CancelReason(error))
-            case "failed":
-                await self._fail(execution, error)
+            case "failed" if execution.run is TaskRun.RETRYING:  # a plug-in wanted another attempt
+                self._queue(execution)
+            case "failed":  # its session had given up before the task had a record of that
+                given = Circumstances(orphaned_by=ORPHANED)  # what was tested is not there any more
+                await self._plan_run.advance(execution, SessionGaveUp(reason=error), given=given)
             case _ if above is not None and above.result is not None:  # the supervisor was about to cancel the task
                 why = CancelReason(f"{above.name} is {above.result.outcome}", TaskEnd.CANCELLED, above.seq)
                 await self._pipeline.cancel(execution, why)
             case "limited" if limit is not None and execution.run is TaskRun.IN_PROGRESS:
                 await self._charge(execution, error, limit)
             case "limited" if execution.run is not TaskRun.VALIDATING:  # the attempt had been judged before the kill
-                await self._queue(execution)
+                self._queue(execution)
             case _ if execution.state is Task.CLAIMED:
                 recovered = TransitionReason.ORPHAN_RECOVERED
-                await self._queue(execution, task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
+                await self._take_away(execution, task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
             case _:
                 await self._adopt(execution)
 
@@ -384,13 +367,22 @@ class PlanRecovery:
         """Charge the attempt of a session that the runtime ended by a *limit*; then try the task again, if its limits
         allow, or fail the task."""
         outcome = as_failed(Outcome("aborted", error, ""), limit)
-        failed = await self._attempt_runner.failure_of(execution, outcome)
+        failed = await self._attempts.failure_of(execution, outcome)
         await self._plan_run.advance(execution, failed, given=Circumstances(verdict=outcome.how))
-        if execution.state is Task.FAILED:
-            await self._pipeline.continue_failed(execution)
-            return
-        await self._plan_run.take_back_failed(execution)
-        await self._queue(execution)
+        if execution.state is not Task.FAILED:
+            await self._take_back(execution)
+            self._queue(execution)
+
+    async def _take_away(self, execution: TaskExecution, lead: TaskEvent) -> None:
+        """Record *lead*, with which a task whose session is lost waits for another worker; its work is saved before,
+        and then rolled back, if the plan says so."""
+        given = await self._plan_run.with_checkpoint(execution, lead)
+        self._plan_run.record(execution, lead, given=given)
+        await self._take_back(execution)
+
+    async def _take_back(self, execution: TaskExecution) -> None:
+        if not execution.is_rolled_back and execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
+            await take_back(self._sup, execution)
 
     async def _adopt(self, execution: TaskExecution) -> None:
         """Decide about a task in progress whose session is lost, by the setting ``recovery.orphans`` and within the
@@ -401,26 +393,16 @@ class PlanRecovery:
                 # The work of the dead agent counts as complete.
                 done = task.Recovered(reason=COUNTS_AS_DONE, summary=execution.data.summary)
                 await self._plan_run.advance(execution, done, given=Circumstances(orphaned_by=ORPHANED))
-                await self._pipeline.leave_to_person(execution)
             case "open" | "done" if execution.data.claims <= execution.data.max_retries:
                 recovered = TransitionReason.ORPHAN_RECOVERED
                 requeued = task.Requeued(reason=ORPHANED, transition_reason=recovered)
                 if execution.run is not TaskRun.VALIDATING:
-                    await self._queue(execution, requeued)
+                    await self._take_away(execution, requeued)
                     return
-                await self._plan_run.open_again(execution, requeued)
-                self._plan_run.offer(execution)
+                given = await self._plan_run.with_checkpoint(execution, requeued)
+                self._plan_run.open_again(execution, requeued, given)
             case _:
                 await self._plan_run.advance(execution, task.RecoveryFailed(reason=ORPHANED))
-                await self._pipeline.settle_failed(execution, ORPHANED)
-
-    async def _fail(self, execution: TaskExecution, error: str) -> None:
-        """Fail a task whose session had given up before the task had a record of that."""
-        if execution.run is TaskRun.RETRYING:  # a plug-in wanted another attempt
-            await self._queue(execution)
-        else:
-            given = Circumstances(orphaned_by=ORPHANED)  # what was tested is not there any more
-            await self._pipeline.fail(execution, SessionGaveUp(reason=error), given)
 
 
 def _run_data(row: EntityRow | None) -> TaskRunData:

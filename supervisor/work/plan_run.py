@@ -6,8 +6,8 @@ Seven classes work on a run. Each receives only objects of the classes listed be
 
     SharedScheduler     backlog, breakers and limits, shared by the plans of the supervisor
     PlanRun             state of the run; offers, claims and ends of tasks change here
-    CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped
-    AttemptRunner       carries out a claim: session, prompt, attempt after attempt
+    CompletionPipeline  brings a task to its end: checked, reviewed, merged, failed, cancelled, skipped, put away
+    Attempts            makes an attempt: session, prompt, outcome
     PlanRecovery        continues the tasks that an earlier supervisor left
     BlockedTasks        tasks that were begun, and wait for other tasks or for a person
     TaskScheduler       decides which task is next, and how the end of one task affects the others
@@ -16,40 +16,43 @@ A class notifies the classes listed after it by an event: ``publish`` calls ever
 ``publish`` returns. For example the pipeline settles task ``a``: ``settle`` publishes ``TaskSettled``, and the
 scheduler starts to consider ``b``, which depended on ``a``, before ``settle`` returns.
 
-Invariants: a task has at most one claim; a task is settled once (``result``), unless an operator resets the task; no
-work is begun when ``running`` is false.
+What is done for a task follows from its states (``work.task_entity``), so whoever moves a task calls ``record`` and
+nothing else. Every record is made without an await after its decision, so that no lock is needed.
+
+Invariants: a task has at most one claim; a task is claimable exactly while it waits for a worker (``look``); a task is
+settled once (``result``), unless an operator resets the task; no work is begun when ``running`` is false.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
-from contextlib import AbstractContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
 from actors.machine import Event
-from actors.one_shot_event import OneShotEvent
+from actors.one_shot_event import OneShotEvent, first_of
 from supervisor.host.supervision import HOST, SupervisorCore
 from supervisor.lifecycles import task_run
-from supervisor.lifecycles.job import Job, SchedulerAssigned
+from supervisor.lifecycles.job import Job, SchedulerAssigned, WorkerStarted
 from supervisor.lifecycles.session import Session as SessionState
-from supervisor.lifecycles.task import Retried, Task
+from supervisor.lifecycles.task import Requeued, Retried, Task, TaskEnd, Unclaimed
 from supervisor.lifecycles.task_cascade import (
     USUAL,
+    CascadeStep,
     Circumstances,
-    DrawJitter,
-    Question,
-    SaveCheckpoint,
-    SpendRetry,
+    Saved,
+    TakenAway,
+    WorkersLost,
     step,
 )
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, ModelFailure, TimeLimit
+from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, HeldBy, ModelFailure, TimeLimit, TransitionReason
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_request import AbortRequest
@@ -62,11 +65,12 @@ from supervisor.sessions.live_session import AssignedTask
 from supervisor.sessions.setup import Setup
 from supervisor.work import checkpoints
 from supervisor.work.held_steps import note_obstacle
+from supervisor.work.leases import Claim
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition
 from supervisor.work.results import TaskResult, describe_circuit
 from supervisor.work.shared_scheduler import SharedScheduler, agent_of_run
-from supervisor.work.task_execution import Phase, TaskExecution
+from supervisor.work.task_execution import TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
 from supervisor.work.workstream import WorkstreamEntity
@@ -74,6 +78,9 @@ from supervisor.work.workstream import WorkstreamEntity
 _log = get_logger()
 
 LOST = "its worker was lost"
+LOSSES_MAX: Final = 3
+"""Number of workers that may be lost while they have the same job; with the last one its task has failed. (A worker
+that is lost again and again would start a healthy task anew without end.)"""
 STOPPING = "the supervisor is ending"
 
 
@@ -84,18 +91,18 @@ class TaskSettled(NamedTuple):
 
 
 class TaskReleased(NamedTuple):
-    """Event: a task that waits for its subtasks, or is blocked, is not carried out any more; or the delay of such a
-    task is over."""
+    """Event: an effect of a task that waits for its subtasks, or is blocked, is over; or the delay of such a task."""
 
     execution: TaskExecution
 
 
 class SessionAborted(NamedTuple):
-    """Event: a person or the host aborted or closed the session of a task, for that *reason*, at a time when no attempt
-    reports the end of the session."""
+    """Event: a person or the host aborted or closed the session of a task, for that *reason*; *cause* is the record of
+    the request."""
 
     execution: TaskExecution
     reason: str
+    cause: Cause
 
 
 class SubtasksAwaited(NamedTuple):
@@ -156,10 +163,10 @@ class PlanRun:
         self.budget = RetryBudget(share=plan.retry_budget.share, retries_min=plan.retry_budget.least)
         self.concluded = False
         """Whether every task is settled for good: the workstream is being validated and closed."""
+        self.opened = OneShotEvent()
+        """Set when the tasks of the run are opened, or continued from an earlier run."""
         self.over = OneShotEvent()
         """Set when the run begins no work any more."""
-        self.look_again = False
-        """Whether the last check for dead ends found a task whose lock was held, so that the check must be repeated."""
         self._asked: dict[str, str] = {}
         """The provider that the current attempt of a task uses, by the task's name."""
         self._began_s: dict[str, float] = {}
@@ -177,7 +184,6 @@ class PlanRun:
         """Use *group* for all asynchronous tasks that are started from now on."""
         self._group = group
         self.sup.monitors.on_model_failed.append(self._model_failed)
-        self.sup.aborts.task_enders.append(self._end_task_of)
 
     def end(self) -> None:
         """Start no asynchronous task any more."""
@@ -187,19 +193,15 @@ class PlanRun:
             self.note_withdrawn(execution)  # else another plan would wait for the reply to its probe
         if self._model_failed in self.sup.monitors.on_model_failed:
             self.sup.monitors.on_model_failed.remove(self._model_failed)
-            self.sup.aborts.task_enders.remove(self._end_task_of)
 
-    def start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
-        """Start an asynchronous task of the run; do nothing if the run has ended or is ending. (A command may outlive
-        the run. A task that is started in a cancelled group of asyncio would spin until the last task of the group has
-        ended.)"""
-        if self._group is not None and self.begins_work:
-            self._group.start_soon(fn, *args)
-
-    async def started(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> None:
-        """Start an asynchronous task of the run, and wait until it reports that it has begun (``task_status``)."""
-        if self._group is not None and self.begins_work:
-            await self._group.start(fn, *args)
+    def start(self, fn: Callable[..., Coroutine[Any, Any, object]], *args: object) -> bool:
+        """Start an asynchronous task of the run; do nothing, and return false, if the run has ended or is ending. (A
+        command may outlive the run. A task that is started in a cancelled group of asyncio would spin until the last
+        task of the group has ended.)"""
+        if self._group is None or not self.begins_work:
+            return False
+        self._group.start_soon(fn, *args)
+        return True
 
     @property
     def begins_work(self) -> bool:
@@ -208,7 +210,7 @@ class PlanRun:
 
     @property
     def running(self) -> bool:
-        return self._group is not None and not self.concluded
+        return self.begins_work and not self.concluded
 
     def is_critical(self, execution: TaskExecution) -> bool:
         """Return whether the run ends if the task fails for good."""
@@ -238,26 +240,6 @@ class PlanRun:
         await self._woken.wait()
         self._woken = anyio.Event()
 
-    @asynccontextmanager
-    async def moving(self, execution: TaskExecution) -> AsyncIterator[None]:
-        """Hold the lock of *execution* within the block. At its end begin the effect that is pending then, unless
-        somebody carries the task out. Afterwards wake the scheduler to repeat its check for dead ends, if it checked
-        meanwhile: while a lock is held, the check finds no dead end, since that task may still bring others forward."""
-        try:
-            async with execution.lock:
-                try:
-                    yield
-                finally:
-                    # Not before: the end of a delay offers the task to the workers, which whoever holds the lock may
-                    # be about to prevent.
-                    is_free = execution.active is None and not (execution.is_over or execution.cancel_reason)
-                    if execution.is_opened and is_free:
-                        execution.entity.perform_pending(now=self.sup.stopping.is_set())
-        finally:
-            if self.look_again:
-                self.look_again = False
-                self.wake()
-
     def now(self) -> float:
         """Return the time in seconds of the clock on which decisions are based."""
         return self.sup.journal_writer.clock.now()
@@ -276,26 +258,44 @@ class PlanRun:
         return agent
 
     # ------------------------------------------------------------------ claims
-    def offer(self, execution: TaskExecution) -> None:
-        """Make the task claimable by a worker, unless the task is to be cancelled, is over, or waits for the end of a
-        delay: then the end of the delay offers the task."""
-        if not (execution.cancel_reason or execution.is_over or execution.is_delayed):
+    def look(self, execution: TaskExecution, *, now: bool = False) -> None:
+        """Begin the effect that is pending for the task, and let workers claim the task exactly while it waits for one.
+        *now*: let the delay of the task end."""
+        execution.entity.look(now=now)
+        if execution.id in self.backlog and execution.is_claimable:
             self.backlog.assign(execution.id, self._limited_agent(execution.agent), self.provider_of(execution.agent))
-            self.backlog.ready(execution.id)
-            if self.backlog.limits.are_set:
+            if self.backlog.ready(execution.id) and self.backlog.limits.are_set:
                 self.offered.append(execution)
             self.wake()
+        else:
+            self.hold(execution)
+
+    def begin_claim(self, execution: TaskExecution, claim: Claim) -> None:
+        """Record that a worker has the task. Without an await: the task is still as it was when it was claimed."""
+        self.worker_pool.reserve(claim.worker_id, execution.name)
+        self.note_claimed(execution)
+        execution.begin_claim(claim)
+        needs = execution.job_data.capabilities
+        with self.together():
+            # First the worker, then the job: while a job runs, its worker is busy.
+            self.worker_pool.assign(claim.worker_id, execution.name, execution.cause, needs)
+            self.record(execution, WorkerStarted(worker_id=claim.worker_id, capabilities=needs, token=claim.token))
+            self.workstream.record_begun(execution)
 
     def hold(self, execution: TaskExecution) -> None:
         """Prevent claims of the task. (A command may outlive the run, whose items are not in the backlog any more.)"""
         if execution.id in self.backlog:
             self.backlog.hold(execution.id)
+            if execution.entity.running is None:  # else a session that is put away keeps its slot until it has ended
+                self.backlog.end_at_work(execution.id)
 
     async def give_back(self, execution: TaskExecution) -> None:
         """Release the claim of the task, so that the slot of its worker is free again."""
+        self.note_withdrawn(execution)  # without effect where an attempt has ended: that says more
         claim, execution.claim = execution.claim, None
-        self.hold(execution)
         if claim is None:
+            if execution.id in self.backlog:  # its session went on after a takeover, and had no worker yet
+                self.backlog.end_at_work(execution.id)
             return
         try:
             await self.worker_pool.done(claim.worker_id, execution.name, execution.cause)
@@ -305,101 +305,102 @@ class PlanRun:
             self.wake()
 
     def take_from_lost_worker(self, worker_id: str, tasks: list[str]) -> None:
-        """Take every item from a lost worker, and interrupt the attempts that need the worker."""
+        """Take every item from a lost worker. What is checked and merged needs no worker any more."""
         for claim in self.backlog.fence(worker_id):
             execution = self.by_id[claim.item_id]
-            if execution.active is None and execution.job is Job.QUEUED:
-                continue  # nobody has begun: it can be claimed at once
-            self.backlog.hold(execution.id)  # whoever carries it out has to let go of it first
-            # What is checked and merged needs no worker any more.
-            if execution.active is not None and execution.job in (Job.QUEUED, Job.RUNNING):
-                execution.active.interrupt(LOST, lost=True)
+            if execution.job is Job.RUNNING:
+                self.record(execution, _loss_of(execution), given=Circumstances(is_silent=True))
 
     def together(self) -> AbstractContextManager[None]:
         """Write the records made in this block, which must not await, in one append of the journal."""
         return self.sup.journal_writer.together()
 
     async def advance(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> None:
-        """Record the events *leads* and everything that follows from them for the task, its run and its job, and wait
-        until the records are durable, even if the caller is cancelled.
+        """Save the checkpoint that the plan wants with this decision, record the events *leads* and everything that
+        follows from them for the task, its run and its job, and wait until the records are durable, even if the caller
+        is cancelled.
 
         Raises:
             Refused: a table does not allow an event; no entity has moved.
         """
-        events = await self.decide(execution, *leads, given=given)
-        execution.apply(events)
-        if events:
-            await execution.recorded()
+        given = await self.with_checkpoint(execution, *leads, given=given)
+        self.record(execution, *leads, given=given)
+        await execution.recorded()
 
-    async def decide(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> tuple[Event, ...]:
-        """Return the events *leads* and the events that follow from them, in the order of their records
-        (``task_cascade.step``), and answer the questions of the cascade. The caller records the events before it awaits
-        anything else: else another decision about the task might come between.
+    async def report(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> None:
+        """Record the outcome *leads* of the effect under way, with the checkpoint that the plan wants; do nothing if
+        the effect was stopped meanwhile."""
+        given = await self.with_checkpoint(execution, *leads, given=given)
+        if not execution.is_stopped:
+            self.record(execution, *leads, given=given)
 
-        Whether a failed run is tried again is decided here alone: the table of the run grants a retry, and the retry
-        budget of the workstream pays for it. A checkpoint that the plan requests is saved on the way, and recorded with
-        the decision."""
-        leads = tuple(map(self.sup.journal_writer.redactor.event, leads))  # as they will be recorded
-        answers: dict[Question, Event | None] = {}
-        while True:
-            given = given._replace(can_probe=bool(self.budget.left) and not self.sup.stopping.is_set())
-            found = step(execution.states, *leads, given=given, answers=answers)
-            if found.question is None:
-                return found.events
-            answers[found.question] = await self._answer(execution, found.question, found.states.run_data)
+    async def with_checkpoint(
+        self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL
+    ) -> Circumstances:
+        """Save the checkpoint that the plan wants with the decision of the events *leads*; return *given* with it. The
+        task may move meanwhile: the decision is made afterwards, as the task is then."""
+        lifecycle = self.plan.task_lifecycle
+        wanted = lifecycle.checkpoint.save_on_states if lifecycle.checkpoint.enabled else ()
+        trial = given._replace(saved=Saved(wanted, execution.session_id, ""))
+        events = self._decide(execution, leads, trial).events
+        return given._replace(saved=await checkpoints.save(self.sup, lifecycle, execution, events))
 
-    async def _answer(self, execution: TaskExecution, question: Question, data: TaskRunData) -> Event | None:
-        """Answer a question of the cascade; *data* is that of the run after the events so far."""
-        match question:
-            case SaveCheckpoint(state=state):
-                lifecycle = self.plan.task_lifecycle
-                return await checkpoints.make_checkpoint(self.sup, lifecycle, execution, state, data)
-            case DrawJitter():
-                return task_run.RetryDecided(jitter=1.0 + self._random.uniform(-data.jitter, data.jitter))
-            case SpendRetry() if why := self.spend_retry():
-                return task_run.CircuitOpened(reason=why)
-        return None
+    def record(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> None:
+        """Record the events *leads* and everything that follows from them, without waiting for the journal, and begin
+        the effect that is pending then.
 
-    async def open_again(self, execution: TaskExecution, lead: Event) -> None:
+        Raises:
+            Refused: a table does not allow an event; no entity has moved.
+        """
+        self._move(execution, *leads, given=given)
+        self.look(execution)
+
+    def _move(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> None:
+        found = self._decide(execution, leads, given)
+        execution.apply(found.events)
+        if found.uses_retry:
+            self.budget = self.budget.spend() or self.budget
+
+    def _decide(self, execution: TaskExecution, leads: tuple[Event, ...], given: Circumstances) -> CascadeStep:
+        """Return the events *leads* and the events that follow from them, in the order of their records. Whether a
+        failed run is tried again is decided here alone: the table of the run grants a retry, and the retry budget of
+        the workstream pays for it."""
+        clean = map(self.sup.journal_writer.redactor.event, leads)  # as they will be recorded
+        given = given._replace(
+            can_probe=bool(self.budget.left) and not self.sup.stopping.is_set(),
+            no_retry=given.no_retry or self.no_retry,
+            draw=self._random.uniform(-1.0, 1.0),
+        )
+        return step(execution.states, *clean, given=given)
+
+    def open_again(self, execution: TaskExecution, lead: Event, given: Circumstances = USUAL) -> None:
         """Record *lead* and what follows from it, and open a new run and a new job for the task. They wait for a
         worker, or first for the end of the delay that *lead* imposes."""
-        events = await self.decide(execution, lead)
         with self.together():
-            execution.apply(events)
+            self._move(execution, lead, given=given)
             execution.checkpoint = execution.checkpoint or execution.last_checkpoint
             execution.open_run(self.limits_of(execution))
             execution.open_job()
             if not execution.is_delayed:
-                execution.record(self._assigned(execution.task.depends_on))
-        await execution.recorded()
+                self._move(execution, self._assigned(execution.task.depends_on))
+        self.look(execution)
 
-    async def delay_claim(self, execution: TaskExecution, reason: str) -> None:
+    def delay_claim(self, execution: TaskExecution, reason: str) -> None:
         """Open a failed task again for its next claim, which follows after a delay that doubles with each claim."""
         limits = msgspec.structs.replace(self.limits_of(execution), failures=execution.data.claims)
         delay_s = task_run.retry_delay_s(limits, 1.0 + self._random.uniform(-limits.jitter, limits.jitter))
-        await self.open_again(execution, Retried(reason=reason, delay_s=delay_s))
-        self.offer(execution)
+        self.open_again(execution, Retried(reason=reason, delay_s=delay_s))
 
-    async def queue_again(self, execution: TaskExecution, lead: Event) -> None:
-        """Record *lead* and what follows from it, and open a new job for the run, which waits for a worker."""
+    def queue(self, execution: TaskExecution, needed: Iterable[str], *leads: Event) -> None:
+        """Record *leads*, and make the job of the task wait for a worker, after the jobs of the *needed* tasks. Open a
+        new job if there is none that waits."""
         with self.together():
-            execution.record(lead)
-            self._open_job(execution, tuple(execution.task.depends_on))
-        await execution.recorded()
-
-    async def queue(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
-        """Make the job of a task that was not begun wait for a worker, after the jobs of the *needed* tasks. Open the
-        job if there is none."""
-        if execution.job is None:
-            with self.together():
-                self._open_job(execution, needed)
-            await execution.recorded()
-        else:
-            await self.advance(execution, self._assigned(needed))
-
-    def _open_job(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
-        execution.open_job()
-        execution.record(self._assigned(needed))
+            for lead in leads:
+                self._move(execution, lead)
+            if execution.job is not Job.PENDING:
+                execution.open_job()
+            self._move(execution, self._assigned(needed))
+        self.look(execution)
 
     def _assigned(self, needed: Iterable[str]) -> SchedulerAssigned:
         return SchedulerAssigned(depends_on=self.completed_jobs(needed))
@@ -432,37 +433,44 @@ class PlanRun:
             split, state_dir = (self._commands.split, self.sup.state_dir) if may_split else (None, "")
             block, charge = self._commands.block_own, partial(self._charge_launch, execution)
             stopped = partial(self._session_stopped, execution, execution.session_id)
-            held = partial(note_obstacle, execution, self.sup.journal_writer.clock.wall)
+            held = partial(self._note_obstacle, execution, execution.session_id)
             session.assigned_task = AssignedTask(
                 execution.id, execution.name, split, block, charge, self.spend_retry, stopped, held, state_dir
             )
 
+    def _note_obstacle(self, execution: TaskExecution, session_id: str, held_by: HeldBy | None) -> None:
+        """Record of the task what holds the workspace of its session, unless the task was taken from that session: it
+        may take its time to end."""
+        is_claiming = execution.job is Job.RUNNING  # the claim of a new session is not on record yet
+        if execution.session_id == session_id and (is_claiming or execution.data.claimed_by == session_id):
+            note_obstacle(execution, self.sup.journal_writer.clock.wall, held_by)
+
     def _session_stopped(self, execution: TaskExecution, session_id: str, request: AbortRequest, cause: Cause) -> None:
-        """Publish that a person or the host has ended the session of a task, unless an attempt is under way, whose
-        outcome then reports the end. (An attempt that is being decided does not.)"""
+        """Publish that a person or the host has ended the session of a task."""
         own = (request.abort_id is None and cause != HOST) or request.abort_reason in OWN_ABORTS
-        is_decided = execution.active is not None and not execution.active.decided.is_set()
-        if execution.session_id == session_id and not own and (is_decided or not execution.works):
-            self._end_on_purpose(execution, request.reason)
+        if execution.session_id == session_id and not own:
+            self._end_on_purpose(execution, request.reason, cause)
 
-    def _end_on_purpose(self, execution: TaskExecution, reason: str) -> None:
-        if self.running and not (self.sup.stopping.is_set() or execution.is_over or execution.cancel_reason):
-            self.publish(SessionAborted(execution, reason))
+    def _end_on_purpose(self, execution: TaskExecution, reason: str, cause: Cause) -> None:
+        if self.running and not self.sup.stopping.is_set() and execution.result is None:
+            self.publish(SessionAborted(execution, reason, cause))
 
-    async def _end_task_of(self, session_id: str, reason: str) -> str:
+    async def end_task_of(self, session_id: str, reason: str) -> str:
         """Cancel the task that the session, which has ended or is ending, worked for last, unless the task is settled;
-        wait for that a limited time. Return the name of the task, or ``""`` if no task was cancelled. (An abort that
-        ends the session has ended the task already.)"""
+        wait for that a limited time, also until the run knows its tasks. Return the name of the task, or ``""`` if no
+        task was cancelled. (An abort that ends the session has ended the task already.)"""
+        with self.sup.timers.limit(self.sup.aborts.slack_s):
+            await first_of(self.opened, self.over)
         session = self.sup.registry.sessions.get(session_id)
         if session is not None and session.stop_request is not None and session.stop_request.abort_id is not None:
             return ""
         for execution in self.executions.values():
-            if execution.session_id == session_id and not execution.is_over and execution.is_opened:
-                self._end_on_purpose(execution, reason)
+            if execution.session_id == session_id and execution.result is None and execution.is_opened:
+                self._end_on_purpose(execution, reason, Cause())
                 with self.sup.timers.limit(self.sup.aborts.slack_s):
                     await execution.settled.wait()
-                is_aborted = execution.result is None or execution.result.outcome == "aborted"
-                return execution.name if execution.cancel_reason and is_aborted else ""
+                is_ended = execution.ending is not None and execution.ending.outcome is TaskEnd.ABORTED
+                return execution.name if is_ended else ""
         return ""
 
     def directory_of(self, execution: TaskExecution) -> str:
@@ -471,21 +479,18 @@ class PlanRun:
         return self.setup.workdir if profile is None else profile.directory
 
     # ------------------------------------------------------------------ retries
-    async def take_back_failed(self, execution: TaskExecution) -> None:
-        """Roll back the changes of a failed attempt in the directory itself, if the plan says so. This happens before
-        the task is released, while the task owns its files; afterwards another task may work on them."""
-        if execution.run in (TaskRun.CIRCUIT_OPEN, TaskRun.RETRYING):
-            await checkpoints.take_back(self.sup, execution)
+    @property
+    def no_retry(self) -> str:
+        """Reason why the workstream's retry budget pays no retry now; ``""`` if it pays one."""
+        if self.sup.stopping.is_set():
+            return STOPPING
+        return self.budget.describe() if self.budget.spend() is None else ""
 
     def spend_retry(self) -> str:
         """Use one retry of the workstream's retry budget. Return the reason why no retry is left, or ``""``."""
-        if self.sup.stopping.is_set():
-            return STOPPING
-        left = self.budget.spend()
-        if left is None:
-            return self.budget.describe()
-        self.budget = left
-        return ""
+        if not (why := self.no_retry):
+            self.budget = self.budget.spend() or self.budget
+        return why
 
     def _charge_launch(self, execution: TaskExecution, error: str) -> str:
         """Use one retry for a launch that the session of the task repeats by itself within an attempt, and count the
@@ -493,7 +498,7 @@ class PlanRun:
         if execution.run is not TaskRun.IN_PROGRESS:
             return ""
         if not (why := self.spend_retry()):
-            execution.record(task_run.LaunchRetried(error=error))
+            self.record(execution, task_run.LaunchRetried(error=error))
         return why
 
     def agent_of(self, execution: TaskExecution, retries: int) -> str:
@@ -592,21 +597,26 @@ class PlanRun:
             self.publish(TaskSettled(execution))
 
     def _count(self, execution: TaskExecution) -> None:
-        execution.phase = Phase.SETTLED
         self.unsettled -= 1
         execution.settled.set()
 
     def unsettle(self, execution: TaskExecution) -> None:
         """Remove the result of the task: the task is to be done after all, and the run must not end meanwhile."""
-        execution.result, execution.settled = None, OneShotEvent()
-        execution.phase, execution.cancel_reason = Phase.IDLE, None
+        execution.result, execution.settled, execution.ending = None, OneShotEvent(), None
         self.unsettled += 1
 
-    def resettle(self, execution: TaskExecution, result: TaskResult) -> None:
-        """Set the former result of the task again: the task is not done after all."""
-        execution.result = result
-        self._count(execution)
-        self.wake()
+
+def _loss_of(execution: TaskExecution) -> Event:
+    """Return the event that takes a task from a lost worker, or fails the task if too many workers were lost."""
+    state, recovered = execution.state, TransitionReason.ORPHAN_RECOVERED
+    if state in (Task.CLAIMED, Task.IN_PROGRESS) and execution.job_data.losses + 1 >= LOSSES_MAX:
+        error = f"its worker was lost {LOSSES_MAX} times, each time without heartbeats (workers.*.heartbeat_s, check_s)"
+        return WorkersLost(reason=error)
+    if state is Task.CLAIMED:
+        return Unclaimed(reason=LOST, transition_reason=recovered)
+    if state is Task.IN_PROGRESS:
+        return Requeued(reason=LOST, transition_reason=recovered)
+    return TakenAway(reason=LOST)
 
 
 def _kind_of(execution: TaskExecution) -> TaskKind | None:

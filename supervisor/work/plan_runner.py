@@ -41,7 +41,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import entity_of
 from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.sessions.setup import Setup
-from supervisor.work.attempt_runner import AttemptRunner
+from supervisor.work.attempt import Attempts
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_cancellation import PlanCancellation
@@ -163,14 +163,31 @@ class PlanRunner:
         """
         plan_run = PlanRun(self._sup, plan, self.commands, heartbeat=self._heartbeat)
         pipeline = CompletionPipeline(plan_run)
-        attempt_runner = AttemptRunner(plan_run, pipeline)
-        recovery = PlanRecovery(plan_run, pipeline, attempt_runner)
-        self._scheduler = TaskScheduler(plan_run, pipeline, attempt_runner, recovery)
+        attempts = Attempts(plan_run, pipeline)
+        recovery = PlanRecovery(plan_run, pipeline, attempts)
+        self._scheduler = TaskScheduler(plan_run, pipeline, attempts, recovery)
+        self._sup.aborts.task_enders.append(plan_run.end_task_of)
+        try:
+            cancellation = PlanCancellation(plan_run, pipeline, recovery)
+            return await self._run(plan, recovery, cancellation, resume, fresh, submission)
+        finally:
+            plan_run.over.set()
+            self._sup.aborts.task_enders.remove(plan_run.end_task_of)
+
+    async def _run(
+        self,
+        plan: Plan,
+        recovery: PlanRecovery,
+        cancellation: PlanCancellation,
+        resume: bool,
+        fresh: bool,
+        submission: Submission | None,
+    ) -> PlanResult:
         looks_back = submission is None
         if looks_back and (earlier := await self._earlier_result(plan, anew=resume or fresh)) is not None:
             return earlier
+        plan_run = self.plan_run
         self._sup.plan_commands.append(self.commands)
-        cancellation = PlanCancellation(plan_run, pipeline, recovery)
         try:
             if submission is None:
                 continues = await self._look_back(plan, recovery, resume=resume, fresh=fresh)
@@ -380,6 +397,7 @@ class PlanRunner:
             if merged or refused:
                 await workstream.record_merged(merged, born)
             await self.commands.begin(scheduler, recovery.ids)
+            plan_run.opened.set()
             scheduler.consider_all(new)
             return
         await recall_use(plan_run)
@@ -387,6 +405,7 @@ class PlanRunner:
         await workstream.go_on(born - len(fresh), len(fresh))
         waiting = await recovery.go_on()
         await self.commands.begin(scheduler, recovery.ids)  # not before: commands find each task where it goes on
+        plan_run.opened.set()
         scheduler.consider_all([*waiting, *fresh])
         for execution in [one for one in plan_run.executions.values() if one.result is not None and one.subtasks]:
             scheduler.drop_subtasks(execution)
@@ -403,9 +422,9 @@ class PlanRunner:
             if workstream.resumes:
                 self._sup.setups.of_runs.setdefault(workstream.resumes, submission.setup)
 
-    def _unmerged(self, plan: Plan, recovery: PlanRecovery) -> list[TaskExecution]:
+    def _unmerged(self, plan: Plan, recovery: PlanRecovery) -> list[tuple[TaskExecution, str]]:
         """Return, in the order of the plan, the tasks that were closed as their run ended, while their work was not
-        merged from its branch."""
+        merged from its branch, each with the commit that was checked."""
         if self._sup.verification.in_place:
             return []
         resumed = self.plan_run.previous.unmerged if self.plan_run.previous is not None else {}
@@ -415,10 +434,10 @@ class PlanRunner:
         executions = [TaskExecution(self._sup, one.task) for one in every_task(grown.tasks) if one.task.id in left]
         for one in executions:
             one.earlier_id, data = left[one.name].entity_id, left[one.name].data
-            one.session_id, one.judged = data.claimed_by, data.judged
-        return executions
+            one.session_id = data.claimed_by
+        return [(one, left[one.name].data.judged) for one in executions]
 
-    async def _merge_late(self, unmerged: list[TaskExecution]) -> tuple[list[str], list[str]]:
+    async def _merge_late(self, unmerged: list[tuple[TaskExecution, str]]) -> tuple[list[str], list[str]]:
         """Merge the tasks *unmerged*. Return the ids of the tasks that were merged, and the names of the tasks that
         cannot be merged and are done again.
 
@@ -426,9 +445,9 @@ class PlanRunner:
             Refused: the supervisor is ending, and something outside of the work holds a merge.
         """
         merged, refused = dict[str, str](), list[str]()
-        for execution in unmerged:
+        for execution, judged in unmerged:
             try:
-                is_merged, words = await self.scheduler.pipeline.merge_late(execution)
+                is_merged, words = await self.scheduler.pipeline.merge_late(execution, judged)
             except WorkspaceHeld as held:  # the supervisor is ending
                 raise Refused(f"{execution.name} is not merged yet: {held}; run the plan with --resume again") from held
             if is_merged:

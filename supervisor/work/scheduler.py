@@ -2,37 +2,47 @@
 
 A task that became ready is queued (its job waits for a worker), a queued task is claimed for a free worker, and a task
 that was settled makes other tasks ready, skips them, or cancels them. Whether a task can begin is decided in
-``consider`` alone, under the lock of the task: ``consider`` may be called any number of times for the same task.
+``consider`` alone, which may be called any number of times for the same task. What is done for a task that was begun
+follows from its states (``work.task_entity``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
+import anyio
 import msgspec
 
+from actors.machine import Event
 from actors.one_shot_event import first_of
 from supervisor.diagnostics.state_times import WAITS_FOR_SLOT
-from supervisor.lifecycles import task
-from supervisor.lifecycles.job import Job
+from supervisor.lifecycles import task, task_run
+from supervisor.lifecycles.job import Job, UserCancelled
 from supervisor.lifecycles.task import Task, TaskEnd
-from supervisor.lifecycles.task_cascade import Delay, Merge, RunChecks, TaskEffect
-from supervisor.lifecycles.task_run import SkipCause
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.task_cascade import (
+    Circumstances,
+    DelayEnded,
+    MakeAttempt,
+    Merge,
+    PutAway,
+    RunChecks,
+    StartAttempt,
+    TaskEffect,
+)
+from supervisor.lifecycles.task_run import SkipCause, TaskRun, probes_left
 from supervisor.plans.earlier_runs import digest_of
 from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
 from supervisor.ports.path_safety import absent
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.sessions.shutdown import STOPPED_AT_ONCE
 from supervisor.work import plugin_policies
-from supervisor.work.attempt_runner import AttemptRunner
+from supervisor.work.attempt import Attempts
 from supervisor.work.backlog import RefusalReason, Seeker
 from supervisor.work.blocking import PARENTS, BlockedTasks
-from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.completion_pipeline import CompletionPipeline, EffectEnd
 from supervisor.work.leases import Claim
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import (
@@ -44,7 +54,10 @@ from supervisor.work.plan_run import (
     TaskReleased,
     TaskSettled,
 )
-from supervisor.work.task_execution import ActiveMerge, CancelReason, TaskExecution
+from supervisor.work.task_entity import RunningEffect
+from supervisor.work.task_execution import CancelReason, TaskExecution
+
+DELAY_ENDED: Final = DelayEnded()
 
 NO_SLOT: Final = "no worker of its plan that may take it has a free slot (max_sessions, workers)"
 
@@ -56,17 +69,24 @@ class TaskScheduler:
     """Schedules the tasks of one plan run."""
 
     def __init__(
-        self, plan_run: PlanRun, pipeline: CompletionPipeline, attempt_runner: AttemptRunner, recovery: PlanRecovery
+        self, plan_run: PlanRun, pipeline: CompletionPipeline, attempts: Attempts, recovery: PlanRecovery
     ) -> None:
-        self.plan_run, self.pipeline, self.attempt_runner = plan_run, pipeline, attempt_runner
-        self.blocked_tasks = BlockedTasks(plan_run, pipeline, attempt_runner)
-        self._recovery = recovery
-        self._sup = plan_run.sup
+        self.plan_run, self.pipeline = plan_run, pipeline
         self._considered: set[str] = set()
         """Names of the tasks for which a call of ``consider`` is under way: a second call does nothing."""
+        self.blocked_tasks = BlockedTasks(plan_run, pipeline, self._considered)
+        self._recovery = recovery
+        self._sup = plan_run.sup
+        self._performers: Mapping[type[TaskEffect], Callable[[TaskExecution], Awaitable[EffectEnd | None]]] = {
+            StartAttempt: attempts.start,
+            MakeAttempt: attempts.make,
+            RunChecks: pipeline.check,
+            Merge: pipeline.merge,
+            PutAway: pipeline.put_away,
+        }
         plan_run.subscribe(self._on_event)
-        self._perform_effect = self._perform
-        """Bound method for all tasks: another one for each would take as much memory as its place in the queue."""
+        self._perform_effect, self._report_delay = self._perform, self._end_delay
+        """Bound methods for all tasks: others for each would take as much memory as its place in the queue."""
 
     # ------------------------------------------------------------------ claims
     async def dispatch(self) -> None:
@@ -87,16 +107,18 @@ class TaskScheduler:
         return [Seeker(worker.id, worker.capabilities, plan_id, spare) for worker in free]
 
     def take(self, claim: Claim) -> None:
-        """Begin to carry out *claim*, without waiting for anything."""
-        plan_run, execution = self.plan_run, self.plan_run.by_id[claim.item_id]
-        plan_run.worker_pool.reserve(claim.worker_id, execution.name)
-        plan_run.note_claimed(execution)
-        plan_run.start(self.attempt_runner.carry_out, execution, claim)
+        """Record that the worker of *claim* has its task, without waiting for anything; what is to be done then follows
+        in the plan's own task group. A failure ends this plan, and not the scheduler of all plans."""
+        plan_run = self.plan_run
+        try:
+            plan_run.begin_claim(plan_run.by_id[claim.item_id], claim)
+        except Exception as error:
+            plan_run.start(_raise, error)
 
     def note_limited(self) -> None:
         """Record of the tasks that were offered, and that a limit on tasks at work keeps waiting, that they wait."""
         offered, self.plan_run.offered = self.plan_run.offered, []
-        for execution in [one for one in offered if not (one.is_over or one.cancel_reason)]:
+        for execution in [one for one in offered if one.is_claimable]:
             refusal = self.plan_run.backlog.refusal(execution.id)
             if refusal is not None and refusal.why in (RefusalReason.AGENT, RefusalReason.TOTAL):
                 execution.note(WAITS_FOR_SLOT, {"why": refusal.why.value, "named": refusal.named}, refusal.reason)
@@ -107,10 +129,60 @@ class TaskScheduler:
         plan_run.scheduler.set_limits()
         gate = plan_run.providers.gate(plan_run.now())
         for execution in plan_run.executions.values():
-            if execution.is_opened and execution.result is None and self._is_queued(execution):
+            is_queued = execution.is_opened and execution.state is Task.OPEN and execution.is_claimable
+            if execution.result is None and is_queued:
                 refusal = plan_run.backlog.refusal(execution.id, gate=gate)
                 found[execution.name] = refusal.reason if refusal is not None else NO_SLOT
         return found
+
+    # ------------------------------------------------------------------ effects
+    def _perform(self, execution: TaskExecution, running: RunningEffect) -> bool:
+        """Start the performance of an effect; return false if the run has ended."""
+        return self.plan_run.start(self._carry_out, execution, running)
+
+    async def _carry_out(self, execution: TaskExecution, running: RunningEffect) -> None:
+        try:
+            await execution.recorded()  # nothing is performed before its record is durable
+            end: EffectEnd | None = None
+            with running.scope:
+                await anyio.lowlevel.checkpoint_if_cancelled()  # it was stopped, or the plan given up, meanwhile
+                end = await self._performers[type(running.effect)](execution)
+            if end is not None:  # what has happened is recorded, also if the effect was stopped just now
+                await end()
+        except Refused:  # its outcome came too late
+            if not running.is_stopped:
+                raise
+        finally:  # also where the plan is given up
+            execution.entity.end(running)
+            self.plan_run.look(execution)
+            self.plan_run.wake()
+            if execution.entity.running is None and execution.state in PARENTS:
+                self.plan_run.publish(TaskReleased(execution))
+
+    def _end_delay(self, execution: TaskExecution) -> None:
+        """Offer the task to the workers, since its delay is over; or end the task, if the supervisor is ending, or if
+        the probe that the task waited for cannot be paid."""
+        if self._sup.stopping.is_set():
+            self._cancel_all([execution], CancelReason(STOPPING))
+        elif execution.run is not TaskRun.CIRCUIT_OPEN:
+            self.try_now(execution)
+        elif not probes_left(execution.run_data, task_run.CooldownExpired()):
+            # The last probe was taken away, and is charged to nobody: another run takes its place.
+            self.plan_run.open_again(execution, UserCancelled(reason="its last probe was taken away"))
+        elif why := self.plan_run.spend_retry():
+            self.pipeline.give_up(execution, why)
+        else:
+            self.try_now(execution)
+
+    def try_now(self, execution: TaskExecution, lead: Event = DELAY_ENDED) -> None:
+        """Record *lead*, with which the task need not wait any more. A task that was split meanwhile goes on waiting
+        for its subtasks."""
+        given = Circumstances(completed_jobs=self.plan_run.completed_jobs(execution.task.depends_on))
+        self.plan_run.record(execution, lead, given=given)
+        if execution.state is Task.WAITING_FOR_SUBTASKS:
+            self.plan_run.publish(TaskReleased(execution))
+
+    # ------------------------------------------------------------------ the end of the supervisor
 
     async def watch_stop(self) -> None:
         """When the supervisor stops, cancel the tasks that wait for a worker, a person or the end of a delay: they must
@@ -119,27 +191,20 @@ class TaskScheduler:
         await self._sup.stopping.wait()
         self.plan_run.wake()
         executions = [execution for execution in self.plan_run.executions.values() if execution.result is None]
-        self._cancel_all([execution for execution in executions if self._is_queued(execution)], CancelReason(STOPPING))
+        waiting = [one for one in executions if self._is_waiting(one)]
+        self._cancel_all(waiting, CancelReason(STOPPING))
         for execution in executions:
-            if execution.state in WAITING:
-                self.plan_run.start(self._end_waiting, execution)
-            elif execution.is_delayed and execution.active is None:  # else when its attempt runner has released it
-                execution.entity.perform_pending(now=True)
+            if execution.is_delayed:
+                self.plan_run.look(execution, now=True)
         await self._sup.stop_now.wait()
-        merged = [execution for execution in self.plan_run.executions.values() if execution.merging is not None]
+        merged = [one for one in self.plan_run.executions.values() if one.result is None and _is_merged(one)]
         self._cancel_all(merged, CancelReason(STOPPED_AT_ONCE))
 
-    def _is_queued(self, execution: TaskExecution) -> bool:
-        """Return whether nobody holds the task, and any worker may claim it."""
-        held = execution.active is not None or self.plan_run.backlog.holder(execution.id) is not None
-        if execution.cancel_reason or held:
-            return False
-        return execution.state is Task.OPEN and execution.job is Job.QUEUED and not execution.is_delayed
-
-    async def _end_waiting(self, execution: TaskExecution) -> None:
-        async with self.plan_run.moving(execution):  # a person may be answering just now
-            if execution.state in WAITING and execution.merging is None:
-                await self.pipeline.cancel(execution, CancelReason(STOPPING))
+    @staticmethod
+    def _is_waiting(execution: TaskExecution) -> bool:
+        """Return whether the task waits for a person, for another task, or for any worker."""
+        is_queued = execution.state is Task.OPEN and execution.job is Job.QUEUED and not execution.is_delayed
+        return is_queued or (execution.state in WAITING and not execution.data.approved_by)
 
     # ------------------------------------------------------------------ new tasks
     def open_tasks(self, plan: Plan) -> list[TaskExecution]:
@@ -163,6 +228,7 @@ class TaskScheduler:
         parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)
         execution.perform = partial(self._perform_effect, execution)
+        execution.end_delay = partial(self._report_delay, execution)
         if parent is not None:
             parent.subtasks.append(execution)
         if self._recovery.take_up(execution) or self._import_closed(execution):
@@ -179,12 +245,6 @@ class TaskScheduler:
             if placed.task.when is None and not placed.task.optional:
                 execution.open_job()
         return execution
-
-    def _perform(self, execution: TaskExecution, effect: TaskEffect) -> None:
-        """Start what carries out the end of a delay, the checks, or a merge."""
-        execution.merging = ActiveMerge() if isinstance(effect, Merge) else None
-        do = {Delay: self.attempt_runner.end_delay, RunChecks: self.pipeline.check, Merge: self.pipeline.merge}
-        self.plan_run.start(do[type(effect)], execution)
 
     def _import_closed(self, execution: TaskExecution) -> bool:
         """Count the task as done, if the run that this run resumes has closed it; return whether it has."""
@@ -205,15 +265,13 @@ class TaskScheduler:
             self.plan_run.start(self.consider, execution)
 
     async def consider(self, execution: TaskExecution) -> None:
-        """Begin the task if it can begin, or skip it if it can never begin. A task that is to be cancelled is left to
-        the function that cancels it."""
+        """Begin the task if it can begin, or skip it if it can never begin."""
         if execution.name in self._considered:
             return
         self._considered.add(execution.name)
         try:
-            async with self.plan_run.moving(execution):
-                if not (execution.is_over or execution.cancel_reason) and self._is_due(execution):
-                    await self._begin_or_skip(execution)
+            if self._is_due(execution):
+                await self._begin_or_skip(execution)
         finally:
             self._considered.discard(execution.name)
             self.plan_run.wake()
@@ -224,10 +282,10 @@ class TaskScheduler:
         if failed:
             words = f"it depends on {', '.join(one.name for one in failed)}, which did not complete"
             cause = SkipCause.OPTIONAL if execution.task.optional else SkipCause.DEPENDENCY_FAILED
-            await self.pipeline.skip(execution, cause, words, dependency=failed[0])
+            self.pipeline.skip(execution, cause, words, dependency=failed[0])
         elif execution.state is Task.PLANNED:
             if self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
-                await self.pipeline.cancel(execution, CancelReason(STOPPING))
+                self.pipeline.end(execution, CancelReason(STOPPING))
         elif all(self.plan_run.executions[name].result is not None for name in execution.needed):
             # Else a task that it waits for was settled, and is being done again.
             is_split = execution.state is Task.WAITING_FOR_SUBTASKS
@@ -236,8 +294,11 @@ class TaskScheduler:
     def _is_due(self, execution: TaskExecution) -> bool:
         """Return whether the task is not begun, and waits for nothing any more or depends on a task that failed; or
         whether the task waits for its subtasks, and all of them are settled."""
+        if execution.result is not None:
+            return False
         if execution.state is Task.WAITING_FOR_SUBTASKS:
-            return execution.active is None and all(subtask.result is not None for subtask in execution.subtasks)
+            is_free = execution.entity.running is None
+            return is_free and all(subtask.result is not None for subtask in execution.subtasks)
         parent = execution.parent
         if execution.is_delayed:
             return False
@@ -251,44 +312,38 @@ class TaskScheduler:
     async def _queue(self, execution: TaskExecution) -> None:
         """Split the task as the plan says, or make its job wait for a worker; skip the task if its condition is not
         met."""
+        plan_run = self.plan_run
         if execution.task.when is not None and (why := self._unmet(execution, execution.task.when)):
-            await self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
-            return
-        if execution.subtasks:
-            with self.plan_run.together():
+            self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
+        elif execution.subtasks:
+            with plan_run.together():
                 if execution.job is None:
                     execution.open_job()
-                execution.record(task.Split(subtasks=execution.subtask_ids, reason="as the plan says"))
-            await execution.recorded()
+                plan_run.record(execution, task.Split(subtasks=execution.subtask_ids, reason="as the plan says"))
             self.blocked_tasks.watch(execution)
             self.consider_all((*execution.subtasks, execution))  # all subtasks may have been cancelled before
         elif self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
-            await self.pipeline.cancel(execution, CancelReason(STOPPING))
+            self.pipeline.end(execution, CancelReason(STOPPING))
         else:
-            await self._assign(execution, tuple(execution.task.depends_on))
+            await self._assign(execution, execution.task.depends_on)
 
-    async def _assign(self, execution: TaskExecution, needed: tuple[str, ...]) -> None:
-        await self.plan_run.queue(execution, needed)
+    async def _assign(self, execution: TaskExecution, needed: Iterable[str]) -> None:
         await plugin_policies.rank(self.plan_run, execution)
-        self.plan_run.offer(execution)
+        if self._is_due(execution):  # it was not cancelled meanwhile
+            self.plan_run.queue(execution, needed)
 
     async def _join(self, execution: TaskExecution) -> None:
-        """Continue a task whose subtasks are all settled: do its own part, integrate the subtasks, or cancel
-        the task."""
+        """Continue a task whose subtasks are all settled: do its own part, check the whole, or cancel the task."""
         for subtask in execution.subtasks:
             if subtask.result is not None and not subtask.is_met:
                 failed = task.SubtaskFailed(subtask=subtask.id, reason=subtask.result.error)
                 why = CancelReason(f"its subtask {subtask.name} did not complete", TaskEnd.BLOCKED, subtask.seq)
-                await self.pipeline.cancel(execution, why, failed)
+                self.pipeline.end(execution, why, failed)
                 return
         if execution.job in (None, Job.PENDING):  # no job: it was split before it was known whether it is wanted
-            await self._assign(execution, tuple(subtask.name for subtask in execution.subtasks))
-        elif execution.is_delayed:
-            return  # it is considered again at the end of its delay
-        elif execution.job is Job.QUEUED:
-            self.plan_run.offer(execution)
-        else:
-            await self.pipeline.integrate(execution)
+            await self._assign(execution, [subtask.name for subtask in execution.subtasks])
+        else:  # the check of the whole, or the claim of a worker, waited for its subtasks
+            self.plan_run.look(execution)
 
     def _unmet(self, execution: TaskExecution, when: ConditionConfig) -> str:
         """Return the reason why the condition of a task is not met, or ``""`` if it is met."""
@@ -309,8 +364,8 @@ class TaskScheduler:
             case TaskReleased(execution):
                 self.blocked_tasks.look_at(execution)
                 self.consider_all([execution])
-            case SessionAborted(execution, reason):
-                self._cancel_all([execution], CancelReason(reason))
+            case SessionAborted(execution, reason, cause):
+                self._cancel_all([execution], CancelReason(reason, because=cause.seq))
             case SubtasksAwaited(execution):  # a subtask that was considered while its parent was open was not due
                 self.consider_all((*execution.subtasks, execution))
 
@@ -348,53 +403,47 @@ class TaskScheduler:
             self._cancel_all(left, CancelReason(f"{execution.name} is {outcome}", ends, execution.seq))
             return
         for subtask in left:
-            self.plan_run.start(self._skip, subtask, f"{execution.name} was skipped")
-
-    async def _skip(self, execution: TaskExecution, why: str) -> None:
-        async with self.plan_run.moving(execution):
-            await self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
+            self.pipeline.skip(subtask, SkipCause.CONDITION_NOT_MET, f"{execution.name} was skipped")
 
     # ------------------------------------------------------------------ cancel
     def _cancel_all(self, executions: Collection[TaskExecution], why: CancelReason) -> None:
-        """Cancel the given tasks concurrently, since each agent may take its time. None of the tasks begins
-        meanwhile."""
+        """Cancel the given tasks. Their sessions are ended concurrently, since each agent may take its time."""
+        saves = TaskRun.CANCELLED in self.plan_run.plan.task_lifecycle.checkpoint.save_on_states
         for execution in executions:
-            self._hold(execution, why)
-        for execution in executions:
-            self.plan_run.start(self.cancel, execution, why)
-
-    def _hold(self, execution: TaskExecution, why: CancelReason) -> None:
-        execution.cancel_reason = execution.cancel_reason or why
-        self.plan_run.hold(execution)
+            if saves or _is_merged(execution) or execution.state is Task.FAILED:
+                self.plan_run.start(self.cancel, execution, why)
+            else:
+                self.pipeline.end(execution, why)
 
     async def cancel(
         self, execution: TaskExecution, why: CancelReason, begins: Callable[[], None] = lambda: None
     ) -> None:
-        """Cancel a task; the recorded reason is the reason of the first cancellation.
+        """Cancel a task at once; the recorded reason is the reason of the first cancellation.
 
-        A task that nobody carries out is cancelled here. An attempt under way is ended, and so are the tests and the
-        review of its work; its attempt runner cancels the task. An end on purpose stops a merge at its next safe point,
-        any other end lets the merge go on, and so do the tests of a task that was split; a task that these do not
-        settle is cancelled afterwards. *begins* is called just before something is ended.
+        An end on purpose stops a merge at its next safe point; any other end lets the merge go on. A task that this
+        does not settle is cancelled afterwards, and so is a task that has failed and is about to be claimed again.
+        *begins* is called just before something is ended.
         """
-        self._hold(execution, why)
-        why = execution.cancel_reason or why
-        if (merging := execution.merging) is not None:
-            if why.outcome is TaskEnd.ABORTED:
-                merging.scope.cancel()
-            await first_of(merging.over, self.plan_run.over)
-        is_free, in_session = execution.active is None, execution.works or execution.is_checked
-        if in_session:
+        while _is_merged(execution) or execution.state is Task.FAILED:
+            running = execution.entity.running
+            if running is None or execution.result is not None:
+                break
+            if why.outcome is TaskEnd.ABORTED and _is_merged(execution):
+                running.scope.cancel()
+            await first_of(running.over, self.plan_run.over)
+            if self.plan_run.over.is_set():
+                return
+        if execution.result is None:
             begins()
-            with suppress(NoSuchEntity, Refused):
-                await self._sup.aborts.abort(
-                    execution.session_id, AbortScope.SESSION, reason=why.text, actor=why.actor, because=why.because
-                )
-        if is_free:
-            async with self.plan_run.moving(execution):
-                if not execution.is_over:
-                    begins()
-                await self.pipeline.cancel(execution, why)
-        elif execution.active is not None and not in_session and execution.job in (Job.QUEUED, Job.RUNNING):
-            begins()
-            execution.active.scope.cancel()
+            await self.pipeline.cancel(execution, why)
+
+
+async def _raise(error: Exception) -> None:
+    """Raise *error* in the task group of the plan."""
+    raise error
+
+
+def _is_merged(execution: TaskExecution) -> bool:
+    """Return whether the work of the task is being merged."""
+    running = execution.entity.running if execution.is_opened else None
+    return running is not None and isinstance(running.effect, Merge)

@@ -105,7 +105,7 @@ class _TurnSettlement:
         nothing."""
         if self._execution.has_run and self._execution.run is TaskRun.IN_PROGRESS:
             with suppress(Refused):
-                self._execution.record(event)
+                self._execution.apply([event])
                 await self._execution.recorded()
 
     def _conclude(self, ended: dict[int, ProcessSeen], left: tuple[ProcessSeen, ...] | None) -> None:

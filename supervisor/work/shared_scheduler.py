@@ -11,8 +11,8 @@ plan that runs is a partition of the backlog, named by the id of its workstream,
 
 Whatever may make a task claimable calls ``wake``: a task is ready, a slot is free, files are released, a provider works
 again. The loop of the scheduler, a service of the supervisor, then claims tasks until no free worker of any plan can
-claim one. A claim is carried out by a task of the plan, in the plan's own task group: the failure of a plan, its
-cancellation or its end reach no other plan, and never this loop.
+claim one. That a worker has a task is recorded at once. What follows is done in the plan's own task group: the failure
+of a plan, its cancellation or its end reach no other plan, and never this loop.
 
 Example: plans A and B use the agent ``coder`` with ``max_sessions: 2``, and two tasks of A are at work. When one of
 them has ended, the slot of B's worker, which was free all the time, is used: B's last claim is longer ago.
@@ -20,19 +20,25 @@ them has ended, the slot of B's worker, which was free all the time, is used: B'
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.job import JobData
 from supervisor.lifecycles.types import Kind
+from supervisor.ports import JournalError
 from supervisor.work.backlog import Backlog, Limits, Seeker
 from supervisor.work.leases import Claim
 from supervisor.work.providers import ProviderBreakers
+
+TURNS: Final = 3
+"""Turns of the event loop that the scheduler waits at most for more tasks that become ready just now."""
 
 
 class PlanPartition(Protocol):
@@ -43,7 +49,7 @@ class PlanPartition(Protocol):
         ...
 
     def take(self, claim: Claim) -> None:
-        """Begin to carry out *claim*, without waiting for anything."""
+        """Record that the worker of *claim* has its task, without waiting for anything."""
         ...
 
     def note_limited(self) -> None:
@@ -99,6 +105,15 @@ class SharedScheduler:
             free_at_s = self.providers.free_at_s(now_s)
             with anyio.move_on_after(None if free_at_s is None else free_at_s - now_s):
                 await self._woken.wait()
+            with suppress(JournalError):  # each plan sees that for itself
+                await self._sup.journal_writer.flush()
+            # Tasks that became ready together are claimed together: the order of their plan decides, and not which of
+            # them was considered first. A few turns of the event loop at most, since something always wakes.
+            for _ in range(TURNS):
+                self._woken = anyio.Event()
+                await anyio.lowlevel.checkpoint()
+                if not self._woken.is_set():
+                    break
 
     def _claim(self) -> None:
         """Claim tasks for free workers until none can claim one. Without an await: no task is claimed twice."""

@@ -1,15 +1,14 @@
 """Commands of operators and agents about the tasks of a plan run (a ``WorkControl``).
 
-Each command is recorded before it has an effect, and that record is the cause of its effects. Commands about one task
-are carried out one after the other. A command that the state of the task does not allow is refused, and changes
-nothing; the refusal names the possible commands. A caller that is cancelled meanwhile does not receive the reply, but
-the command is carried out to its end: half a command would leave a task that nobody continues.
+Each command is recorded before it has an effect, and that record is the cause of its effects. A command moves the task
+at once, whatever is under way for the task, and is answered when that is on record. A command that the state of the
+task does not allow is refused, and changes nothing; the refusal names the possible commands. A caller that is cancelled
+meanwhile does not receive the reply, but the command is carried out to its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import anyio
@@ -32,7 +31,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of
 from supervisor.work.scheduler import TaskScheduler
-from supervisor.work.task_execution import CancelReason, Phase, TaskExecution
+from supervisor.work.task_execution import CancelReason, TaskExecution
 
 _VERBS: Final[Mapping[type[task.TaskEvent], Verb]] = {
     task.Approved: Verb.APPROVE,
@@ -71,9 +70,6 @@ class CommandRequest:
 
 
 CommandStep = Callable[[CommandRequest], Awaitable[CommandEffect]]
-LOCK_THEMSELVES = frozenset({Verb.REQUEUE, Verb.UNCLAIM, Verb.CANCEL, Verb.BLOCK})
-"""Commands that release the lock of the task before they wait for its attempt runner; the other commands hold the lock
-throughout."""
 
 
 class TaskCommands:
@@ -82,7 +78,6 @@ class TaskCommands:
     def __init__(self, sup: SupervisorCore) -> None:
         self._sup = sup
         self._commands = CommandLog(self._note)
-        self._locks: dict[str, anyio.Lock] = {}
         self._begun = anyio.Event()
         self._scheduler: TaskScheduler | None = None
         self._left: Mapping[str, str] = {}
@@ -213,17 +208,17 @@ class TaskCommands:
 
         async def take(cause: Cause) -> CommandEffect:
             request = CommandRequest(self._execution_of(entity_id), by, reason, cause)
-            async with self._locks.setdefault(entity_id, anyio.Lock()):  # commands about one task one after the other
-                if not self.scheduler.plan_run.running:
-                    raise Refused(f"the run of task {request.execution.name!r} has ended; run the plan again")
-                try:
-                    async with nullcontext() if verb in LOCK_THEMSELVES else self._decided(request):
-                        effect = await do(request)
-                except BaseException:
-                    request.refused()
-                    raise
-            if effect.state == Task.PENDING_APPROVAL.value:
-                return await self._merged(request.execution)  # not under the lock: a cancel stops the merge
+            if not self.scheduler.plan_run.running:
+                raise Refused(f"the run of task {request.execution.name!r} has ended; run the plan again")
+            if request.execution.is_checked and verb is not Verb.CANCEL:
+                words = "is done, and its work is being checked; wait for that, or cancel it"
+                raise Refused(f"task {request.execution.name!r} {words}")
+            try:
+                effect = await do(request)
+            except BaseException:
+                request.refused()
+                raise
+            await request.execution.recorded()
             return effect
 
         return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
@@ -263,15 +258,17 @@ class TaskCommands:
 
     # ------------------------------------------------------------------ approvals
     async def _approve(self, request: CommandRequest) -> CommandEffect:
-        execution = request.execution
-        if execution.state is Task.PENDING_APPROVAL and execution.merging is None:
-            given = task.ApprovalGiven(by=request.by, reason=request.words("approved"))
-            await self.scheduler.plan_run.advance(execution, given)
-            return CommandEffect(Task.PENDING_APPROVAL.value)
+        execution, plan_run = request.execution, self.scheduler.plan_run
+        if execution.state is Task.PENDING_APPROVAL and not execution.data.approved_by:
+            request.begin()
+            plan_run.record(execution, task.ApprovalGiven(by=request.by, reason=request.words("approved")))
+            await execution.recorded()
+            return await self._merged(execution)
         if task.Approved not in TASK.allowed(execution.state):
             self._refuse(execution, task.ApprovalGranted(by=request.by))
-        await self.scheduler.plan_run.advance(execution, task.Approved(reason=request.words("approved")))
-        self.scheduler.plan_run.start(self.scheduler.consider, execution)
+        request.begin()
+        plan_run.record(execution, task.Approved(reason=request.words("approved")))
+        plan_run.start(self.scheduler.consider, execution)
         return CommandEffect(Task.OPEN.value)
 
     async def _merged(self, execution: TaskExecution) -> CommandEffect:
@@ -280,88 +277,68 @@ class TaskCommands:
         Raises:
             Refused: the task was ended on purpose, or the plan was given up, before the work was merged.
         """
-        if execution.merging is not None:
-            await first_of(execution.merging.over, self.scheduler.plan_run.over)
+        plan_run = self.scheduler.plan_run
+        while execution.state is Task.PENDING_APPROVAL and (running := execution.entity.running) is not None:
+            await first_of(running.over, plan_run.over)
+            if plan_run.over.is_set():
+                break
         if execution.state in (Task.PENDING_APPROVAL, Task.CANCELLED):
             raise Refused(f"task {execution.name!r} was ended before its work was merged")
         return CommandEffect((Task.CLOSED if execution.state is Task.CLOSED else Task.FAILED).value)
 
     async def _reject(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
-        if execution.state is Task.PENDING_APPROVAL and execution.merging is None:
-            await self.scheduler.pipeline.deny(execution, request.by, request.reason)
+        if execution.state is Task.PENDING_APPROVAL and not execution.data.approved_by:
+            request.begin()
+            self.scheduler.pipeline.deny(execution, request.by, request.reason)
             return CommandEffect(Task.FAILED.value)
         if task.Rejected not in TASK.allowed(execution.state):
             self._refuse(execution, task.ApprovalDenied(by=request.by))
-        await self.scheduler.pipeline.cancel(execution, CancelReason(request.words("rejected"), TaskEnd.REJECTED))
+        request.begin()
+        self.scheduler.pipeline.end(execution, CancelReason(request.words("rejected"), TaskEnd.REJECTED))
         return CommandEffect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
-    @asynccontextmanager
-    async def _decided(self, request: CommandRequest) -> AsyncIterator[None]:
-        """Hold the lock of the task within the block, after the decision about an attempt that has just ended is
-        recorded.
-
-        Raises:
-            Refused: the work of the task is being checked, which may take long; or the plan was given up meanwhile.
-        """
-        execution = request.execution
-        while True:
-            async with self.scheduler.plan_run.moving(execution):
-                self._check_not_given_up(execution)
-                active = execution.active
-                is_decided = active is None or active.decided.is_set()
-                if (execution.is_checked or not is_decided) and execution.run is TaskRun.VALIDATING:
-                    words = "is done, and its work is being checked; wait for that, or cancel it"
-                    raise Refused(f"task {execution.name!r} {words}")
-                if active is None or is_decided:
-                    request.begin()
-                    yield
-                    return
-            await active.decided.wait()
-
     async def _reset(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
+        # A task that has just failed is claimed again by itself, or settled, when it is put away.
+        while execution.state is Task.FAILED and (running := execution.entity.running) is not None:
+            await first_of(running.over, self.scheduler.plan_run.over)
+            self._check_not_given_up(execution)
         if execution.state is Task.FAILED:
             return await self._reopen(request)
-        if execution.phase is Phase.ENDING or execution.state is Task.CANCELLED:  # the end may not be on record yet
-            raise Refused(
-                f"task {execution.name!r} is {execution.state.value}, and about to end; it is not tried again"
-            )
+        if execution.state is Task.CANCELLED:
+            raise Refused(f"task {execution.name!r} is CANCELLED, and about to end; it is not tried again")
         if not execution.knows_run:
             raise Refused(
                 f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to reset"
             )
         waits = execution.is_delayed or execution.job is Job.RETRYING  # a blocked task waits for no delay
-        if execution.run in (TaskRun.RETRYING, TaskRun.PENDING) and waits and execution.active is None:
-            await self.scheduler.attempt_runner.try_now(execution)
+        if execution.run in (TaskRun.RETRYING, TaskRun.PENDING) and waits:
+            request.begin()
+            self.scheduler.try_now(execution)
             return CommandEffect(execution.run.value)
         if task_run.ManualReset not in RUN.allowed(execution.run):
             raise Refused(f"task {execution.name!r} needs no reset: its run is {execution.run.value}, not given up")
-        await self.scheduler.attempt_runner.try_now(execution, task_run.ManualReset(by=request.by))
+        request.begin()
+        self.scheduler.try_now(execution, task_run.ManualReset(by=request.by))
         return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
         """Open a failed task again. Tasks that were given up because they depended on it stay given up."""
-        execution, before = request.execution, request.execution.result
-        if before is None or self.scheduler.plan_run.workstream.state in WORKSTREAM.terminal:
+        execution, plan_run = request.execution, self.scheduler.plan_run
+        if execution.result is None or plan_run.workstream.state in WORKSTREAM.terminal:
             raise Refused(f"task {execution.name!r} has failed with its workstream, or is about to be tried again")
-        plan_run, reopened = self.scheduler.plan_run, task.Reopened(by=request.by, reason=request.words("reset"))
-        plan_run.unsettle(execution)  # the run does not end meanwhile
-        try:
-            if execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN:
-                await plan_run.queue_again(execution, reopened)
-            else:  # an earlier supervisor may have ended it
-                await plan_run.open_again(execution, reopened)
-        except BaseException:
-            plan_run.resettle(execution, before)
-            # Tasks that depend on this one may have been considered just now, while it had no result.
-            others = plan_run.executions.values()
-            self.scheduler.consider_all([one for one in others if execution.name in one.task.depends_on])
-            raise
-        self._check_not_given_up(execution)
+        request.begin()
+        reopened = task.Reopened(by=request.by, reason=request.words("reset"))
+        plan_run.unsettle(execution)
         plan_run.backlog.reopen(execution.id)
-        plan_run.offer(execution)
+        if execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN:
+            plan_run.queue(execution, execution.task.depends_on, reopened)
+        else:  # an earlier supervisor may have ended it
+            plan_run.open_again(execution, reopened)
+        await execution.recorded()
+        self._check_not_given_up(execution)
         return CommandEffect(Task.OPEN.value)
 
     def _check_not_given_up(self, execution: TaskExecution) -> None:
@@ -371,47 +348,38 @@ class TaskCommands:
             raise Refused(f"nothing is done of task {execution.name!r} any more: its plan {how}")
 
     async def _requeue(self, request: CommandRequest) -> CommandEffect:
-        await self._take_away(request, Task.IN_PROGRESS, task.Requeued())
+        await self._take_away(request, Task.IN_PROGRESS, task.Requeued(reason=request.words("taken away")))
         return CommandEffect(Task.OPEN.value)
 
     async def _unclaim(self, request: CommandRequest) -> CommandEffect:
-        await self._take_away(request, Task.CLAIMED, task.Unclaimed())
+        await self._take_away(request, Task.CLAIMED, task.Unclaimed(reason=request.words("taken away")))
         return CommandEffect(Task.OPEN.value)
 
-    async def _take_away(self, request: CommandRequest, state: Task, refused: task.TaskEvent) -> None:
+    async def _take_away(self, request: CommandRequest, state: Task, lead: task.TaskEvent) -> None:
         execution = request.execution
-        async with self._decided(request):
-            if execution.state is not state or execution.is_over:
-                self._refuse(execution, refused)
-            interruption = await self.scheduler.attempt_runner.take(execution, request.words("taken away"))
-        await interruption.done.wait()
-        if interruption.event is None:
-            raise Refused(
-                f"task {execution.name!r} came to its end before it could be taken away: {execution.state.value}"
-            )
+        if execution.state is not state:
+            self._refuse(execution, lead)
+        request.begin()
+        self.scheduler.plan_run.record(execution, lead)
 
     # ------------------------------------------------------------------ blocked
     async def _block(self, request: CommandRequest, on: Sequence[str]) -> CommandEffect:
         execution = request.execution
-        async with self._decided(request):
-            waits_for = self.scheduler.blocked_tasks.named(execution, on)
-            if task.Blocked not in TASK.allowed(execution.state) or execution.is_over:
-                self._refuse(execution, task.Blocked(on=waits_for))
-            words = request.words("blocked")
-            interruption = await self.scheduler.attempt_runner.take(execution, words, waits_for)
-        await interruption.done.wait()
-        if not isinstance(interruption.event, task.Blocked):
-            raise Refused(
-                f"task {execution.name!r} came to its end before it could be blocked: {execution.state.value}"
-            )
+        waits_for = self.scheduler.blocked_tasks.named(execution, on)
+        blocked = task.Blocked(on=waits_for, reason=request.words("blocked"))
+        if task.Blocked not in TASK.allowed(execution.state):
+            self._refuse(execution, blocked)
+        request.begin()
+        self.scheduler.plan_run.record(execution, blocked)
         self.scheduler.blocked_tasks.look_at(execution)
         return CommandEffect(Task.BLOCKED.value)
 
     async def _unblock(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
-        if execution.state is not Task.BLOCKED or execution.is_over:
+        if execution.state is not Task.BLOCKED:
             self._refuse(execution, task.Unblocked())
-        await self.scheduler.blocked_tasks.unblock(execution, request.words("unblocked"))
+        request.begin()
+        self.scheduler.blocked_tasks.unblock(execution, request.words("unblocked"))
         return CommandEffect(Task.OPEN.value)
 
     # ------------------------------------------------------------------ no more tries
@@ -419,12 +387,9 @@ class TaskCommands:
         execution = request.execution
         if execution.result is not None or task.Cancelled not in TASK.allowed(execution.state):
             self._refuse(execution, task.Cancelled())
-        why = request.words("aborted")
-        settled = execution.settled
-        await self.scheduler.cancel(execution, CancelReason(why, actor=request.by), request.begin)
-        await first_of(settled, self.scheduler.plan_run.over)
-        if not settled.is_set():
-            self._check_not_given_up(execution)
+        why = CancelReason(request.words("aborted"), actor=request.by)
+        await self.scheduler.cancel(execution, why, request.begin)
+        self._check_not_given_up(execution)
         if execution.state is not Task.CANCELLED:
             raise Refused(
                 f"task {execution.name!r} came to its end before it could be cancelled: {execution.state.value}"
@@ -434,8 +399,8 @@ class TaskCommands:
     # ------------------------------------------------------------------ subtasks
     async def _split(self, request: CommandRequest, subtasks: Sequence[TaskConfig]) -> CommandEffect:
         execution, plan_run = request.execution, self.scheduler.plan_run
-        about_to_claim = execution.state is Task.OPEN and execution.active is not None
-        if about_to_claim or task.Split not in TASK.allowed(execution.state) or execution.is_over:
+        about_to_claim = execution.state is Task.OPEN and execution.job is Job.RUNNING
+        if about_to_claim or task.Split not in TASK.allowed(execution.state):
             self._refuse(execution, task.Split(subtasks=()))
         if TasksAdded not in WORKSTREAM.allowed(plan_run.workstream.state):
             raise Refused(f"task {execution.name!r} is not split: its workstream is {plan_run.workstream.state.value}")
@@ -451,13 +416,12 @@ class TaskCommands:
                 if needed in plan_run.executions:
                     self.scheduler.blocked_tasks.check_wait(execution, plan_run.executions[needed])
         plan_run.plan = plan
-        plan_run.hold(execution)
+        request.begin()
         with plan_run.together():
             parts = self.scheduler.open_tasks(plan_run.plan)
             plan_run.workstream.add_tasks(len(parts))
             ids, plain = execution.subtask_ids, plain_subtasks(subtasks)
-            execution.record(task.Split(subtasks=ids, parts=plain, reason=request.words("split")))
-        await execution.recorded()
+            plan_run.record(execution, task.Split(subtasks=ids, parts=plain, reason=request.words("split")))
         self.scheduler.blocked_tasks.watch(execution)
         self.scheduler.consider_all(parts)
         return CommandEffect(Task.WAITING_FOR_SUBTASKS.value, ids)

@@ -1,20 +1,24 @@
-"""The entity of a plan task: the logs of the task, its task run and its job, the timer of the delay between tries, and
-the begin of checks and merge.
+"""The entity of a plan task: the logs of the task, its task run and its job, and the effect that is under way.
 
 Theory of operation
 -------------------
-One decision moves the three logs together (``lifecycles.task_cascade``), in one append. The delay before the next
-attempt, probe or claim, and the checks and the merge of its work, are no decisions: the present states determine them
-(``task_cascade.pending_effect``), however the task came to them, and after a takeover as well. So nothing is stored
-about them. ``perform_pending`` compares the pending effect with the effect that was begun last, begins checks and
-merges, and starts or cancels the timer of a delay; it may be called at any time, any number of times.
+One decision moves the three logs together (``lifecycles.task_cascade``), in one append. What is to be done next is no
+decision: the present states determine it (``task_cascade.pending_effect``), however the task came to them, and after a
+takeover as well. So nothing is stored about effects, and nothing has to be handed out again.
 
-An effect is identified by the state that it belongs to (the entity, and the number of its state), and ends with that
-state: what follows an effect is recorded.
+``look`` compares the pending effect with the effect under way. A task has one effect at a time: if the task moves on
+during an effect, that effect is stopped (``RunningEffect.scope``), and the next one begins when it is over. What
+follows an effect is recorded as an event. ``look`` is called after every record, and whenever something beside the
+states changes on which the effect depends; it may be called any number of times.
 
-Example: the agent of ``a`` fails, and the run is RETRYING for 10 s. ``perform_pending`` starts the timer; its message
-calls ``perform``. If the supervisor is killed after 4 s, the next supervisor makes the entity of the same logs, and its
-timer has the remaining 6 s.
+An effect is identified by the state that it belongs to (the entity, and the number of its state). An effect that ended
+without an event, since it was stopped, is not begun again in that state.
+
+Example: the agent of ``a`` fails, and the run is RETRYING for 10 s. ``MakeAttempt`` is over with that record. ``look``
+begins ``PutAway``, which frees the slot of the worker, and then starts the timer of the delay. If the supervisor is
+killed after 4 s, the next supervisor makes the entity of the same logs, and its timer has the remaining 6 s. A person
+who cancels ``a`` in its attempt moves the three logs at once; ``MakeAttempt`` is stopped, and ``PutAway`` ends the
+session.
 """
 
 from __future__ import annotations
@@ -23,17 +27,29 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
+import anyio
+
 from actors import Context
 from actors.machine import Event
+from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND, Lifecycle
-from supervisor.lifecycles.task_cascade import TABLE_OF, Delay, Merge, TaskEffect, TaskStates, pending_effect
+from supervisor.lifecycles.task_cascade import (
+    TABLE_OF,
+    Delay,
+    MakeAttempt,
+    RunChecks,
+    StartAttempt,
+    Surroundings,
+    TaskEffect,
+    TaskStates,
+    pending_effect,
+)
 from supervisor.lifecycles.types import Kind, RecordId
 from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import END_S, MAILBOX, EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 
 _TIMER: Final = "delay"
-Perform = Callable[[TaskEffect], None]
 
 
 class PendingEffect(NamedTuple):
@@ -44,6 +60,31 @@ class PendingEffect(NamedTuple):
     epoch: int
 
 
+class RunningEffect:
+    """An effect of a task that is under way."""
+
+    def __init__(self, pending: PendingEffect) -> None:
+        self.pending = pending
+        self.scope = anyio.CancelScope()
+        """Scope whose cancellation stops the effect, a merge at its next safe point."""
+        self.over = OneShotEvent()
+        """Set when the effect has ended, and its outcome, if it had one, is recorded."""
+
+    @property
+    def effect(self) -> TaskEffect:
+        return self.pending.effect
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the outcome of the effect comes too late."""
+        return self.scope.cancel_called
+
+
+Perform = Callable[[RunningEffect], bool]
+"""Function that starts the performance of an effect, and calls ``TaskEntity.end`` after it; it returns false if nothing
+is performed any more."""
+
+
 class TaskEntity:
     """Actor of one plan task, with the logs of the task, of its newest run and of its newest job.
 
@@ -51,18 +92,28 @@ class TaskEntity:
         registry: registry that the three logs are in.
         task: log of the task.
         run, job: logs of the newest run and the newest job, if there are any in this process.
-        perform: function that is called when a delay is over, and when checks or a merge are to begin.
+        surroundings: function that returns what the effects depend on beside the states.
+        perform: function that starts the performance of an effect.
+        end_delay: function that is called when a delay is over.
     """
 
     def __init__(
-        self, registry: EntityRegistry, task: Entity, run: Entity | None, job: Entity | None, perform: Perform
+        self,
+        registry: EntityRegistry,
+        task: Entity,
+        run: Entity | None,
+        job: Entity | None,
+        surroundings: Callable[[], Surroundings],
+        perform: Perform,
+        end_delay: Callable[[], None],
     ) -> None:
         self.task, self.run, self.job = task, run, job
-        self._registry, self._perform = registry, perform
+        self.running: RunningEffect | None = None
+        """The effect under way."""
+        self._registry, self._surroundings = registry, surroundings
+        self._perform, self._end_delay = perform, end_delay
         self._begun: PendingEffect | None = None
-        """The effect that was begun last: checks, a merge, or the delay whose timer was started."""
-        self._due: PendingEffect | None = None
-        """The delay whose timer has fired last."""
+        """The effect that was begun last, or the delay whose timer was started."""
         registry.system.spawn(self, task.id, limits=MAILBOX, shutdown_s=END_S)
 
     @property
@@ -116,41 +167,55 @@ class TaskEntity:
             self._registry.remove(one.id)
 
     # ------------------------------------------------------------------ effects
-    def _pending(self) -> PendingEffect | None:
-        effect = pending_effect(self.states)
-        of_task = isinstance(effect, Merge) or (isinstance(effect, Delay) and effect.since == Kind.TASK)
-        log = self.task if of_task else self.run
-        return None if effect is None or log is None else PendingEffect(effect, log.id, log.epoch)
+    @property
+    def pending(self) -> TaskEffect | None:
+        """The effect that is to be performed now, or is under way."""
+        return pending_effect(self.states, self._surroundings())
 
     @property
     def is_delayed(self) -> bool:
         """Whether the task waits for the end of a delay."""
-        return isinstance(pending_effect(self.states), Delay)
+        return isinstance(self.pending, Delay)
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the timer of the delay that the task waits for has fired."""
-        return self._due is not None and self._due == self._pending()
+    def _pending(self) -> PendingEffect | None:
+        effect, log = self.pending, self.task
+        if isinstance(effect, MakeAttempt | RunChecks) or (isinstance(effect, Delay) and effect.since == Kind.RUN):
+            log = self.run or log
+        elif isinstance(effect, StartAttempt):
+            log = self.job or log
+        return None if effect is None else PendingEffect(effect, log.id, log.epoch)
 
-    def perform_pending(self, *, now: bool = False) -> None:
-        """Begin the pending effect, unless it was begun: checks, merge, or the timer of the delay; cancel the timer
-        of a delay that is not pending any more. The time without a supervisor counts. *now*: let the delay end."""
+    def look(self, *, now: bool = False) -> None:
+        """Begin the pending effect, unless it was begun: start the timer of a delay, or the performance of any other
+        effect, after the effect under way is over. Stop the effect under way, and cancel the timer, if they are not
+        pending any more. The time without a supervisor counts for a delay. *now*: let the delay end."""
         found, ctx = self._pending(), self._registry.system.context(self.task.id)
-        is_begun = found == self._begun
-        if ctx is None or (is_begun and not now):
+        if ctx is None:
+            return
+        if self.running is not None:
+            if found != self.running.pending:
+                self.running.scope.cancel()
+            return
+        if found == self._begun and not now:
             return
         ctx.cancel_timer(_TIMER)
-        self._begun = found
+        is_begun, self._begun = found == self._begun, found
         match found:
             case PendingEffect(Delay(delay_s=delay_s), entity_id):
                 passed_s = self._registry.journal_writer.clock.wall.time() - self._registry.entity(entity_id).changed_at
                 ctx.set_timer(_TIMER, 0.0 if now else max(0.0, delay_s - max(0.0, passed_s)), found)
-            case PendingEffect(effect) if not is_begun:
-                self._perform(effect)
+            case PendingEffect() if not is_begun:
+                self.running = RunningEffect(found)
+                if not self._perform(self.running):
+                    self.running = None
+
+    def end(self, running: RunningEffect) -> None:
+        """Note that the effect under way is over: its outcome is recorded, or it was stopped. ``look`` then begins the
+        next one."""
+        self.running = None
+        running.over.set()
 
     def receive(self, ctx: Context, message: Any) -> None:
         """Report the end of a delay, unless the task has left the state of that delay."""
-        if isinstance(message, PendingEffect):
-            self._due = message
-            if self.is_due:
-                self._perform(message.effect)
+        if isinstance(message, PendingEffect) and message == self._pending():
+            self._end_delay()

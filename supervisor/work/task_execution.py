@@ -1,20 +1,19 @@
-"""The execution of one plan task in this process: its task, task run and job, and its phase (``Phase``).
+"""The execution of one plan task in this process: its task, task run and job, and what is known of it beside them.
 
-The states of the three entities (``lifecycles``) are recorded, and known to everybody, also after a crash. ``Phase`` is
-what no table has: the present activity of this process on the task. While the plan runs, the transitions of the three
-entities are recorded here, each caused by the one before it, so that the log of a task is a chain from the plan to the
-task's end. (``work.end_of_work`` records the ends of entities that no plan continues.) A caller has the one event that
-leads; which events of the other two follow is decided by ``lifecycles.task_cascade``. Records of one decision are
-written in one append of the journal (several decisions in one block of ``PlanRun.together``): so task, run and job
-agree after a crash at any time. This module makes no decisions.
+The states of the three entities (``lifecycles``) are recorded, and known to everybody, also after a crash; what is done
+for the task follows from them (``work.task_entity``). While the plan runs, the transitions of the three entities are
+recorded here, each caused by the one before it, so that the log of a task is a chain from the plan to the task's end.
+(``work.end_of_work`` records the ends of entities that no plan continues.) A caller has the one event that leads; which
+events of the other two follow is decided by ``lifecycles.task_cascade``. Records of one decision are written in one
+append of the journal (several decisions in one block of ``PlanRun.together``): so task, run and job agree after a crash
+at any time. This module makes no decisions.
 
-Example: ``await plan_run.advance(execution, TestsPassed())`` moves the run, the job and the task.
+Example: ``plan_run.record(execution, TestsPassed())`` moves the run, the job and the task.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -27,7 +26,7 @@ from supervisor.lifecycles.entity_types import TASK_KIND
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
-from supervisor.lifecycles.task_cascade import TaskStates, step
+from supervisor.lifecycles.task_cascade import RunChecks, Surroundings, TaskStates
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans.tasks import TaskConfig
@@ -54,88 +53,6 @@ class CancelReason(NamedTuple):
     because: RecordId | None = None
     """Number of the record that the cancellation follows from, if the plan decided it: the end of another task."""
     actor: str = ACTOR
-
-
-class Phase(Enum):
-    """Activity of this process on a task.
-
-    The usual path is IDLE, ATTEMPT, SETTLED. An attempt that is taken away leads back to IDLE.
-    """
-
-    IDLE = "idle"
-    """Nobody works on the task. The task waits for its dependencies, the end of a delay, a worker, its subtasks or a
-    person; the states say for which."""
-    FOLLOWED = "followed"
-    """The task waits for a worker while its session, which an earlier supervisor began, works on it already."""
-    ATTEMPT = "attempt"
-    """An attempt runner carries out a claim of the task (``TaskExecution.active``)."""
-    ENDING = "ending"
-    """The task is being cancelled or skipped; some records of that are not made yet."""
-    SETTLED = "settled"
-    """The task has a result. Only a reset by an operator leads out of this phase."""
-
-
-class Interruption:
-    """The request to take a task away from the attempt runner that carries it out, and the outcome of the request.
-
-    Args:
-        why: the reason, for the records.
-        blocked_on: ids of tasks, or names of other things, that the task then waits for; if empty, it waits for a
-            worker.
-        lost: whether the worker of the claim was lost. Then the task is not blocked, but offered to another worker.
-    """
-
-    def __init__(self, why: str, blocked_on: tuple[str, ...] = (), *, lost: bool = False) -> None:
-        self.why, self.blocked_on, self.lost = why, blocked_on, lost
-        self.event: Event | None = None
-        """The event that took the task away; ``None`` if the task ended before."""
-        self.done = OneShotEvent()
-        """Set when the task was taken away, or cannot be taken away any more."""
-
-
-class ActiveClaim:
-    """A claim that an attempt runner carries out.
-
-    While ``decided`` is not set, the attempt is over and the runner records the decision about the next step; commands
-    other than a cancel wait for ``decided``. The event ``decided`` is set at the start, and whenever the runner goes on
-    with another attempt.
-    """
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        self.decided = OneShotEvent()
-        self.decided.set()
-        self.released = OneShotEvent()
-        """Set when the runner has stopped working on the task."""
-        self.interruption: Interruption | None = None
-
-    def interrupt(self, why: str, blocked_on: tuple[str, ...] = (), *, lost: bool = False) -> Interruption:
-        """Cancel the attempt, and return the interruption. The latest reason counts; an earlier caller has the same
-        object, and can see by its ``event`` which request was carried out."""
-        if self.interruption is None:
-            self.interruption = Interruption(why, blocked_on, lost=lost)
-        else:
-            one = self.interruption
-            one.why, one.blocked_on, one.lost = why, one.blocked_on if lost else blocked_on, lost
-        self.scope.cancel()
-        return self.interruption
-
-    def release(self) -> None:
-        """Wake everything that waits for the attempt runner, also when the plan is given up."""
-        if self.interruption is not None:
-            self.interruption.done.set()
-        self.decided.set()
-        self.released.set()
-
-
-class ActiveMerge:
-    """A merge of the task's work that is under way."""
-
-    def __init__(self) -> None:
-        self.scope = anyio.CancelScope()
-        """Scope whose cancellation ends the merge at its next safe point: the work is merged then, or it is not."""
-        self.over = OneShotEvent()
-        """Set when the outcome is on record, or when nothing was merged since the scope was cancelled."""
 
 
 class Checkpoint(NamedTuple):
@@ -170,18 +87,11 @@ class TaskExecution:
         self.task = task
         self.parent = parent
         self.subtasks: list[TaskExecution] = []
-        self.phase = Phase.IDLE
-        self.lock = anyio.Lock()
-        """Held by the function that works on the task while no attempt runner does (``PlanRun.moving``)."""
-        self.active: ActiveClaim | None = None
-        """The claim that an attempt runner carries out now."""
-        self.merging: ActiveMerge | None = None
-        """The merge that is under way, or about to begin."""
         self.claim: Claim | None = None
-        """The claim whose worker still has a slot reserved for the task."""
-        self.cancel_reason: CancelReason | None = None
-        """Reason why the task is to be cancelled; ``None`` if it is not. The attempt runner, if there is one, then ends
-        the task."""
+        """The claim whose worker has a slot reserved for the task."""
+        self.ending: CancelReason | None = None
+        """Reason for which the task was cancelled or skipped, or was settled as failed under an earlier supervisor, for
+        its result; ``None`` if it was not."""
         self.result: TaskResult | None = None
         self.settled = OneShotEvent()
         self.seq: RecordId | None = None
@@ -199,10 +109,6 @@ class TaskExecution:
         """The session that works on the task, or worked on it last."""
         self.output = ""
         """The text of the agent in its last attempt."""
-        self.judged = ""
-        """The commit that was checked after the last attempt."""
-        self.rest = ""
-        """The branch with changes that were written after the work was checked; ``""`` if there are none."""
         self.remarks: list[str] = []
         """Sentences for people, reported beside the outcome of the task."""
         self.is_rolled_back = True
@@ -212,8 +118,10 @@ class TaskExecution:
         self._claimed_s: float | None = None
         """Time of the first claim of this run, on the clock of the event loop; ``None`` before."""
         self._entity: TaskEntity | None = None
-        self.perform: Perform = lambda effect: None
-        """Function that is called when a delay of the task is over, and when its work is to be merged."""
+        self.perform: Perform = lambda running: False
+        """Function that starts the performance of an effect of the task."""
+        self.end_delay: Callable[[], None] = lambda: None
+        """Function that is called when a delay of the task is over."""
 
     # ------------------------------------------------------------------ state
     @property
@@ -344,16 +252,6 @@ class TaskExecution:
         return join_reasons(self.data.failure, run.charged_error, run.last_error)
 
     @property
-    def is_over(self) -> bool:
-        """Whether the task is settled or being ended, so that its work must not be begun."""
-        return self.phase in (Phase.ENDING, Phase.SETTLED)
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the work is checked, and only has to be merged."""
-        return self.state is Task.DONE
-
-    @property
     def is_met(self) -> bool:
         """Whether the task was completed or skipped, so that the tasks that depend on it can begin."""
         return self.result is not None and self.result.outcome in MEETS
@@ -368,6 +266,38 @@ class TaskExecution:
         return self.is_opened and self.entity.is_delayed
 
     @property
+    def is_stopped(self) -> bool:
+        """Whether the effect under way was stopped, so that its outcome comes too late."""
+        return self.entity.running is not None and self.entity.running.is_stopped
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """What there is of the task in this process beside its states."""
+        return Surroundings(
+            has_slot=self.claim is not None,
+            has_session=self.session_lives,
+            is_settled=self.result is not None,
+            parts_met=all(one.is_met for one in self.subtasks),
+        )
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether the attempt under way was begun under an earlier supervisor."""
+        return self.has_run and self.run is TaskRun.IN_PROGRESS and self._opened(self._run).epoch == 0
+
+    @property
+    def is_claimable(self) -> bool:
+        """Whether the task waits for a worker, and for nothing else."""
+        if self.job is not Job.QUEUED or self.entity.running is not None or self.entity.pending is not None:
+            return False
+        match self.state:
+            case Task.OPEN | Task.CLAIMED | Task.IN_PROGRESS:
+                return True
+            case Task.WAITING_FOR_SUBTASKS:  # its own turn goes on, or the whole is to be checked
+                return all(one.is_met for one in self.subtasks) or self.works
+        return False
+
+    @property
     def works(self) -> bool:
         """Whether the task's session is working on an attempt."""
         return self.session_lives and self.has_run and self.run is TaskRun.IN_PROGRESS
@@ -380,10 +310,8 @@ class TaskExecution:
 
     @property
     def is_checked(self) -> bool:
-        """Whether the work of the task's session is being tested or reviewed. (The part that a split task did itself is
-        not, while the task waits for its subtasks.)"""
-        is_held = self.state in (Task.CLAIMED, Task.IN_PROGRESS)
-        return is_held and self.has_run and self.run is TaskRun.VALIDATING
+        """Whether the work of the task's session, or of its subtasks, is being tested or reviewed."""
+        return isinstance(self.entity.pending, RunChecks)
 
     @property
     def needed(self) -> tuple[str, ...]:
@@ -420,9 +348,8 @@ class TaskExecution:
         remarks = tuple(map(redact, dict.fromkeys(self.remarks)))
         has_findings = outcome == "failed" and self.is_opened and self.data.has_findings
         findings = self.data.failure if has_findings else ""
-        return TaskResult(
-            self.name, self.session_id, outcome, redact(error), took_s, self.rest, remarks, findings=findings
-        )
+        rest = self.data.rest if self.is_opened else ""
+        return TaskResult(self.name, self.session_id, outcome, redact(error), took_s, rest, remarks, findings=findings)
 
     @staticmethod
     def _opened(entity: Entity | None) -> Entity:
@@ -457,7 +384,11 @@ class TaskExecution:
             cause=Cause(cause, None, ACTOR),
             contained=False,
         )
-        self._entity, self.seq = TaskEntity(self._sup.registry, task, None, None, self.perform), task.born_seq
+        self._entity, self.seq = self._entity_of(task, None, None), task.born_seq
+
+    def _entity_of(self, task: Entity, run: Entity | None, job: Entity | None) -> TaskEntity:
+        registry = self._sup.registry
+        return TaskEntity(registry, task, run, job, lambda: self.surroundings, self.perform, self.end_delay)
 
     def open_run(self, limits: TaskRunData) -> None:
         """Create the run for the next claim."""
@@ -480,46 +411,28 @@ class TaskExecution:
 
     def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:
         """Take over the result of the task from the run that this run resumes. No entity is created."""
-        self.is_imported, self.phase = True, Phase.SETTLED
+        self.is_imported = True
         self.earlier_id, self.session_id, self.earlier_job = task_id, by, job_id
         self.result = TaskResult(self.name, by, outcome, "", 0.0, *unmerged_of(rest))
 
     def take_up(self, task: Entity, run: Entity | None, job: Entity | None) -> None:
         """Continue the entities that an earlier supervisor created."""
-        self._entity = TaskEntity(self._sup.registry, task, run, job, self.perform)
+        self._entity = self._entity_of(task, run, job)
         self.is_rolled_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
         self.session_id = task.data.claimed_by
 
     # ------------------------------------------------------------------ claims
-    def begin_claim(self, claim: Claim) -> ActiveClaim:
-        """Enter phase ATTEMPT: an attempt runner now carries out *claim*."""
-        self.claim, self.phase, self.active = claim, Phase.ATTEMPT, ActiveClaim()
+    def begin_claim(self, claim: Claim) -> None:
+        """Note that a worker has a slot reserved for the task, by that *claim*."""
+        self.claim = claim
         if self._claimed_s is None:
             self._claimed_s = anyio.current_time()
-        return self.active
-
-    def end_claim(self) -> None:
-        """Leave phase ATTEMPT, unless the claim has settled the task."""
-        self.active = None
-        if self.phase is Phase.ATTEMPT:
-            self.phase = Phase.IDLE
 
     # ------------------------------------------------------------------ records
     @property
     def states(self) -> TaskStates:
         """The present states of task, run and job."""
         return self.entity.states
-
-    def record(self, lead: Event) -> None:
-        """Append the records of *lead* and of the events that follow from it. (What follows may need an answer from
-        outside: ``PlanRun.advance``.)
-
-        Raises:
-            Refused: a table does not allow an event; no entity has moved.
-        """
-        found = step(self.states, lead)
-        assert found.question is None, f"{lead.name()} needs an answer: {found.question}"
-        self.apply(found.events)
 
     def apply(self, events: Sequence[Event]) -> None:
         """Append the records of the *events* of one decision: each moves the task, its run or its job.

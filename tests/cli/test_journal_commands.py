@@ -269,7 +269,7 @@ def test_the_tables_tell_what_the_records_tell(state: StateDir) -> None:
     told = {
         row[0]: dict(zip(TASK_STATES, row, strict=True)) for row in rows(state.journal, "SELECT * FROM task_states")
     }
-    assert set(told) == set(logs) == {"r1#works", "r1#fails", "r1#blocked"}
+    assert set(told) == set(logs) == {"task:works", "task:fails", "task:blocked"}
     for task in tasks:
         moves = [one for one in logs[task.id] if one.outcome == "transition" and one.from_status != one.to_status]
         entered = {one.to_status: one for one in moves}

@@ -194,7 +194,7 @@ def test_a_worker_that_writes_on_is_named(scratch: Scratch) -> None:
     [node] = receipt["nodes"]
     assert "no process of it was found" not in node["how"]
     assert str(worker) in node["how"]
-    ended = [one for one in scratch.started[0].wait().text.splitlines() if one.startswith("t ")]
+    ended = [one for one in scratch.started[0].wait().text.splitlines() if one.startswith("r1#t ")]
     assert ended, "the task went on after the abort"
     facts = [one["event"] for one in scratch.records() if one["event"].startswith("CallProcesses")]
     assert facts == ["CallProcessesLeft", "CallProcessesEnded"]

@@ -22,8 +22,8 @@ from supervisor.plans import Plan
 from supervisor.policies.turn_outcome import GO_ON
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.testing import Simulate
-from supervisor.work.attempt_runner import LOSSES_MAX
 from supervisor.work.plan_handle import run_plan
+from supervisor.work.plan_run import LOSSES_MAX
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.workers import WorkerPool
 

@@ -339,7 +339,7 @@ async def test_recovery_merges_finished_work(repository: Path, monkeypatch: pyte
 async def test_unapproved_work_is_not_merged(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work that waited for its approval when its run was given up is not merged by a resumed run."""
     plan = of_two(approval="after")
-    await given_up_as_it_merges(plan, repository, monkeypatch, "leave_to_person")
+    await given_up_as_it_merges(plan, repository, monkeypatch, "put_away")
     async with open_supervisor(
         repository / ".sdd", agents=plan.agents, settings=plan.settings, workdir=repository
     ) as sup:

@@ -111,10 +111,10 @@ def test_a_journal_of_a_newer_version(place: Place) -> None:
     """A daemon does not start on a journal of another version: one message, exit status 2, and the journal stays."""
     place.stop(place.serve())
     with closing(sqlite3.connect(place.state.journal)) as journal, journal:
-        journal.execute("update meta set value = 9999 where name = 'schema_version'")
+        journal.execute("update meta set value = 9999 where key = 'schema_version'")
     assert "has schema 9999, this version reads" in place.fails("serve")
     with closing(sqlite3.connect(place.state.journal)) as journal:
-        assert journal.execute("select value from meta where name = 'schema_version'").fetchone() == (9999,)
+        assert journal.execute("select value from meta where key = 'schema_version'").fetchone() == (9999,)
 
 
 def test_errors_of_submissions(place: Place) -> None:

@@ -11,15 +11,15 @@ from anyio.lowlevel import checkpoint
 
 from actors.machine import Event
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.lifecycles.task import ApprovalDenied, Approved
-from supervisor.lifecycles.task_run import ExecutionFailed
+from supervisor.lifecycles.task import ApprovalDenied, Approved, Task
 from supervisor.plans import Plan
 from supervisor.ports import Merge
 from supervisor.runtime.entity import Refused
+from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.task_execution import Phase, TaskExecution
-from tests.integration.test_task_commands import ME, QUICK, plan_of, task
+from supervisor.work.task_execution import TaskExecution
+from tests.integration.test_task_commands import ME, plan_of, task
 from tests.support import quick_settings, states_of, supervising, wait_for_record
 
 pytestmark = pytest.mark.anyio
@@ -98,39 +98,6 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
     assert states_of(run.events(), "r1#a:job-2")[-2:] == ["queued", "cancelled"]
 
 
-@pytest.mark.parametrize("command", ["split", "approve"])
-async def test_a_command_that_waits_for_the_task_is_refused(tmp_path: Path, command: str) -> None:
-    """A split or an approval that waits for the task's lock when the plan is cancelled is refused; no subtask is
-    created, and the task's end is not caused by the refused command."""
-    more = {"approval": "before"} if command == "approve" else {}
-    plan = plan_of(task("a", "sleep 60", **more), policy=quick_settings(ladder={"request_s": 0.1}).policy)
-    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
-
-        async def give() -> None:
-            with pytest.raises(Refused, match="its plan was given up meanwhile"):
-                if command == "split":
-                    await runner.commands.split("a", (task("a1", "true"),), by=ME)
-                else:
-                    await runner.commands.approve("a", by=ME)
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(carried_out, runner, plan, scope)
-            if command == "split":
-                await wait_for_record(run.sup, "started", "r1#a")
-            else:
-                await wait_for_record(run.sup, "Born", "r1#a", outcome="born")
-            lock = runner.plan_run.executions["a"].lock
-            async with lock:
-                group.start_soon(give)
-                await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
-                await given_up(runner, scope)
-        assert "r1#a1" not in run.store.entities
-        end = next(one for one in run.events("r1#a") if one.to_status == "CANCELLED")
-        refused = next(one for one in run.events("r1#a") if one.event == "Commanded")
-        assert end.cause_id != refused.seq, "nothing follows from what is refused"
-
-
 async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) -> None:
     """A task in a plain directory is prompted only after the rollback of an earlier task in that directory has
     ended."""
@@ -146,25 +113,23 @@ async def test_no_prompt_is_sent_while_a_directory_is_cleared(tmp_path: Path) ->
         assert states_of(run.events(), "r1#a")[-1] == "CLOSED"
 
 
-def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> tuple[anyio.CancelScope, anyio.Event]:
-    """Return a scope and an event: when a task has handled an event of *kind*, the scope is cancelled, and the sender
-    of that event waits until the returned event is set."""
-    advance, scope, over = PlanRun.advance, anyio.CancelScope(), anyio.Event()
+def given_up_at(kind: type[Event], monkeypatch: pytest.MonkeyPatch) -> anyio.CancelScope:
+    """Return a scope that is cancelled as soon as a task has handled an event of *kind*."""
+    record, scope = PlanRun.record, anyio.CancelScope()
 
-    async def given_up_then(plan_run: PlanRun, execution: TaskExecution, *leads: Event, **given: Any) -> None:
-        await advance(plan_run, execution, *leads, **given)
+    def given_up_then(plan_run: PlanRun, execution: TaskExecution, *leads: Event, **given: Any) -> None:
+        record(plan_run, execution, *leads, **given)
         if any(isinstance(lead, kind) for lead in leads):
             scope.cancel()
-            await over.wait()
 
-    monkeypatch.setattr(PlanRun, "advance", given_up_then)
-    return scope, over
+    monkeypatch.setattr(PlanRun, "record", given_up_then)
+    return scope
 
 
 async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An approval that was recorded before the plan is cancelled returns its result, and the approved task is not
     begun."""
-    scope, over = given_up_at(Approved, monkeypatch)
+    scope = given_up_at(Approved, monkeypatch)
     plan = plan_of(task("a", "true", approval="before"))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, states = PlanRunner(run.sup.core), list[str]()
@@ -176,7 +141,6 @@ async def test_an_approval_during_the_cancellation_is_answered(tmp_path: Path, m
             group.start_soon(approve)
             with scope:
                 await runner.run(plan)
-            over.set()
         assert states == ["OPEN"]
         assert states_of(run.events(), "r1#a") == ["PLANNED", "OPEN", "CANCELLED"]
 
@@ -237,7 +201,7 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
 ) -> None:
     """A rejection that was recorded before the plan is cancelled returns its result, and the task fails without another
     task run."""
-    scope, over = given_up_at(ApprovalDenied, monkeypatch)
+    scope = given_up_at(ApprovalDenied, monkeypatch)
     plan = plan_of(task("a", "true", approval="after", max_retries=2))
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, states = PlanRunner(run.sup.core), list[str]()
@@ -250,27 +214,9 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
             group.start_soon(deny)
             with scope:
                 await runner.run(plan)
-            over.set()
         assert states == ["FAILED"]
         assert states_of(run.events(), "r1#a")[-2:] == ["PENDING_APPROVAL", "FAILED"]
         assert "r1#a:run-2" not in run.store.entities
-
-
-async def test_a_task_about_to_be_cancelled_is_not_reset(tmp_path: Path) -> None:
-    """A reset is refused after the decision to cancel the task, though the cancellation is not yet recorded and the
-    circuit is still open."""
-    lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
-    plan = plan_of(task("a", "exec sleep 60", timeout_s=0.3), lifecycle=lifecycle, limits=quick_settings().limits)
-    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        runner = PlanRunner(run.sup.core)
-        async with anyio.create_task_group() as group:
-            group.start_soon(runner.run, plan)
-            await wait_for_record(run.sup, "execution_failed", "r1#a:job")
-            runner.plan_run.executions["a"].phase = Phase.ENDING
-            with pytest.raises(Refused, match="about to end"):
-                await runner.commands.reset("a", by=ME)
-            assert states_of(run.events(), "r1#a:run")[-1] == "CIRCUIT_OPEN"
-            group.cancel_scope.cancel()
 
 
 async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
@@ -289,30 +235,35 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
             group.cancel_scope.cancel()
 
 
-async def test_a_reset_that_waits_for_an_attempt_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset that waits for the end of an attempt is refused when the plan is cancelled meanwhile."""
-    advance, failed, commanded = PlanRun.advance, anyio.Event(), anyio.Event()
+@pytest.mark.parametrize("command", ["reset", "cancel"])
+async def test_a_command_that_waits_for_the_end_of_a_failed_task_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """A command that waits until a task which has just failed is put away is refused when the plan is cancelled
+    meanwhile, and nothing follows from it."""
+    put_away, waits = CompletionPipeline.put_away, anyio.Event()
 
-    async def held(plan_run: PlanRun, execution: TaskExecution, *leads: Event, **given: Any) -> None:
-        await advance(plan_run, execution, *leads, **given)
-        if any(isinstance(lead, ExecutionFailed) for lead in leads):
-            failed.set()
-            await commanded.wait()
+    async def wait_first(pipeline: CompletionPipeline, execution: TaskExecution) -> None:
+        if execution.state is Task.FAILED:
+            waits.set()
+            await anyio.sleep_forever()
+        await put_away(pipeline, execution)
 
-    monkeypatch.setattr(PlanRun, "advance", held)
+    monkeypatch.setattr(CompletionPipeline, "put_away", wait_first)
     plan = plan_of(task("a", "false"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
 
         async def give_up() -> None:
             await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
-            scope.cancel()
-            commanded.set()
+            await given_up(runner, scope)
 
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await failed.wait()
+            await waits.wait()
             group.start_soon(give_up)
-            with pytest.raises(Refused):  # for that, or since it has failed with its plan
-                await runner.commands.reset("a", by=ME)
-    assert states_of(run.events(), "r1#a")[-1] in ("FAILED", "CANCELLED")  # as far as the attempt had come
+            with pytest.raises(Refused):
+                await getattr(runner.commands, command)("a", by=ME)
+        commanded = next(one for one in run.events("r1#a") if one.event == "Commanded")
+        assert not [one for one in run.events() if one.cause_id == commanded.seq and one.event != "CommandRefused"]
+    assert states_of(run.events(), "r1#a")[-1] == "FAILED"

@@ -32,9 +32,12 @@ from supervisor import (
 )
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.ports import Append
+from supervisor.work.backlog import BacklogItem, Seeker
+from supervisor.work.leases import Claim
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.shared_scheduler import SharedScheduler
 from supervisor.work.task_execution import TaskExecution
+from tests.support import wait_for_record
 
 pytestmark = pytest.mark.anyio
 
@@ -53,6 +56,8 @@ class Workshop:
         """The largest number of tasks that were at work at once, by agent, and ``""`` for all."""
         self.began: list[str] = []
         self.free = False
+        self.slow: set[str] = set()
+        """Prompts whose agents, when they have finished or are cancelled, do not end before ``end``."""
         self._changed = anyio.Event()
         self._let: set[str] = set()
 
@@ -68,6 +73,9 @@ class Workshop:
                 while not (self.free or prompt in self._let):
                     await self._changed.wait()
             finally:
+                with anyio.move_on_after(SOON_S, shield=True):
+                    while prompt in self.slow:
+                        await self._changed.wait()
                 del self.at_work[prompt]
                 self._change()
             if prompt.endswith("fails"):
@@ -88,6 +96,11 @@ class Workshop:
         """Let the agents of these prompts finish; without any, the agents of all prompts from now on."""
         self._let.update(prompts)
         self.free = self.free or not prompts
+        self._change()
+
+    def end(self, *prompts: str) -> None:
+        """Let the ``slow`` agents of these prompts end."""
+        self.slow.difference_update(prompts)
         self._change()
 
     async def until(self, holds: Callable[[], bool]) -> None:
@@ -163,6 +176,59 @@ async def test_a_plan_that_fails_ends_neither_the_supervisor_nor_another_plan() 
 
         shop.finish()
         assert await result_of(other) == {"y0": "completed"}
+
+
+class OneSlot:
+    """Plan with one slot, which keeps the tasks that were claimed."""
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def seekers(self) -> list[Seeker]:
+        return [] if self.taken else [Seeker("w", None, "p")]
+
+    def take(self, claim: Claim) -> None:
+        self.taken.append(claim.item_id)
+
+    def note_limited(self) -> None:
+        """Nothing is limited."""
+
+
+async def test_tasks_that_become_ready_together_are_claimed_in_the_order_of_their_plan() -> None:
+    """Of two tasks that become ready just after one another, the first of the plan is claimed, whichever was ready
+    first."""
+    async with open_supervisor() as sup:
+        scheduler, plan = sup.core.part(SharedScheduler), OneSlot()
+        for name in ("x0", "x1"):
+            scheduler.backlog.add(BacklogItem(id=name, plan="p"), on_hold=True)
+        await scheduler.join("p", plan)
+        await idle(sup)
+        for name in ("x1", "x0"):
+            scheduler.backlog.ready(name)
+            scheduler.wake()
+            await anyio.lowlevel.checkpoint()
+        await idle(sup)
+        scheduler.leave("p")
+    assert plan.taken == ["x0"]
+
+
+async def test_a_claim_that_fails_ends_its_own_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error while a claim is recorded ends the plan of the task, and the other plans go on to be served."""
+    shop, begin_claim = Workshop(), PlanRun.begin_claim
+
+    def fail_for_x(plan_run: PlanRun, execution: TaskExecution, claim: Claim) -> None:
+        if execution.name.startswith("x"):
+            raise RuntimeError("it cannot be recorded")
+        begin_claim(plan_run, execution, claim)
+
+    monkeypatch.setattr(PlanRun, "begin_claim", fail_for_x)
+    shop.finish()
+    async with open_supervisor(agents=shop.agents) as sup:
+        one = await submit(sup, plan_of("x", *tasks_of("x", 2), agents=shop.agents))
+        with anyio.fail_after(SOON_S), pytest.raises(RuntimeError, match="it cannot be recorded"):
+            await one
+        other = await submit(sup, plan_of("y", *tasks_of("y", 2), agents=shop.agents))
+        assert await result_of(other) == {"y0": "completed", "y1": "completed"}
 
 
 async def test_a_stop_of_the_supervisor_ends_all_plans() -> None:
@@ -432,6 +498,45 @@ async def test_after_a_takeover_no_more_tasks_are_at_work_than_allowed() -> None
 
     assert later.most[""] == 3
     assert sorted(later.began) == ["x0", "x1", "y0", "y1", "y2", "y3"]
+
+
+@pytest.mark.parametrize("command", ["block", "requeue"])
+async def test_a_session_that_is_ended_before_it_has_a_worker_keeps_its_slot_until_then(command: str) -> None:
+    """A session that goes on after a takeover, and whose task is taken away before a worker has a slot for the task,
+    counts as one at work until the session has ended, and not afterwards."""
+    shop, store = Workshop(), MemoryStore()
+    tasks = tasks_of("x", 3)
+    plan = plan_of("p", *tasks, agents=shop.agents, max_sessions=2)
+    async with open_supervisor(agents=shop.agents, journal=MemoryJournal(store)) as sup:
+        handle = await submit(sup, plan)
+        await shop.until(lambda: len(shop.at_work) == 2)
+        first, gone = sorted(shop.at_work)
+        for name in (first, gone):
+            await wait_for_record(sup, "started", f"{handle.run_id}#{name}")
+        left = copy.deepcopy(store)
+        handle.cancel()
+    later = Workshop()
+    later.slow = {gone}
+    narrow = plan_of("p", *tasks, agents=later.agents, max_sessions=1)
+    async with open_supervisor(agents=later.agents, settings=GOES_ON, journal=MemoryJournal(left)) as sup:
+        handle = await submit(sup, narrow, resume=handle.run_id)
+        await later.until(lambda: len(later.at_work) == 2)
+        if command == "block":
+            await handle.block(gone, ["a key"], by="me")
+        else:
+            await handle.requeue(gone, by="me")
+        later.finish(first)
+        await later.until(lambda: len(later.at_work) == 1)
+        await idle(sup)
+        assert (sorted(later.began), list(later.at_work)) == ([first, gone], [gone])  # the slot is free, and one waits
+        later.end(gone)
+        await later.until(lambda: len(later.began) == 3)
+        later.finish()
+        if command == "block":
+            await handle.unblock(gone, by="me")
+        assert set((await result_of(handle)).values()) == {"completed"}
+
+    assert sorted(later.began) == sorted(["x0", "x1", "x2", gone])
 
 
 async def test_after_a_takeover_the_limits_hold_for_all_plans() -> None:

@@ -23,7 +23,8 @@ from supervisor.diagnostics.causal_trace import why
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.types import AbortScope, HeldBy
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.task_control import CommandResult
 from supervisor.ports import Merge, WorkspaceSpec
@@ -624,7 +625,7 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
 
 
 async def test_a_cancel_during_the_tests_of_a_whole_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that was split and is cancelled while its whole is tested is cancelled when the tests have passed."""
+    """A task that was split and is cancelled while its whole is tested is cancelled at once."""
     plan, states = plan_of(task("a", subtasks=(task("b"),))), list[str]()
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, inspect = PlanRunner(run.sup.core), run.sup.core.verification.inspect
@@ -756,6 +757,30 @@ async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: 
         await plan.until("started", "r1#a1")
         await plan.commands.cancel("a", by=ME)
     assert plan.outcomes() == {"a": "aborted", "a1": "cancelled", "a2": "cancelled", "b": "completed"}
+
+
+async def test_a_session_that_lost_its_task_does_not_hold_it(tmp_path: Path, gate: Gate) -> None:
+    """What holds the workspace of a session is recorded of its task until the task is requeued: from then on until the
+    session has ended, and while another session has the task, only of the session."""
+    obstacle = HeldBy(what="a lock", fix="remove it")
+    async with running_plan(tmp_path, plan_of(task("a", f"test -e done || {HELD}"))) as plan:
+        await plan.until("started", "r1#a")
+        former = plan.run.sup.core.registry.sessions["a"].assigned_task
+        of_task = plan.run.sup.core.registry.entity("r1#a")
+        assert former is not None
+        former.note_obstacle(obstacle)
+        assert of_task.data.held_by == obstacle
+        former.note_obstacle(None)
+        assert of_task.data.held_by is None
+        former.note_obstacle(obstacle)
+        await plan.commands.requeue("a", by=ME)
+        former.note_obstacle(obstacle)
+        assert (of_task.state, of_task.data.held_by) == (Task.OPEN, None)
+        await plan.until("started", "r1#a", number=2)
+        former.note_obstacle(obstacle)
+        assert of_task.data.held_by is None
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed"}
 
 
 # ----------------------------------------------------------------------------------------------------------- blocked

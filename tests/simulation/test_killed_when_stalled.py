@@ -26,7 +26,7 @@ from supervisor.simulation.world import World
 from supervisor.work import plugin_policies
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
-from supervisor.work.task_execution import Phase, TaskExecution
+from supervisor.work.task_execution import TaskExecution
 from tests.verification import claims
 from tests.verification.claims import Bench, ClaimHost, Claims, simulate_claims
 
@@ -122,9 +122,10 @@ def test_it_is_cancelled_if_somebody_else_wanted_that(now: bool) -> None:
     assert tries == ["PENDING", "IN_PROGRESS", "CANCELLED"]
 
 
-def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that an operator cancels while its failure is judged is cancelled in the end, although the supervisor is
-    killed after the session has ended and before the cancellation is recorded."""
+@pytest.mark.parametrize("at", ["r1#t0 cancelled", "AbortRecord", "OperatorStop", "t0 Ended"])
+def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: pytest.MonkeyPatch, at: str) -> None:
+    """A task that an operator cancels while its failure is judged is cancelled at once, and its failure comes too late,
+    although the supervisor is killed at any record from the cancellation to the end of the session."""
     runners: list[PlanRunner] = []
 
     class Runner(PlanRunner):
@@ -142,10 +143,10 @@ def test_it_is_cancelled_if_that_was_asked_for_while_it_was_judged(monkeypatch: 
 
     monkeypatch.setattr(claims, "PlanRunner", Runner)
     monkeypatch.setattr(plugin_policies, "reclassify_failure", reclassify_failure)
-    found, tries = killed("retry_decided", worked=fails)
+    found, tries = killed(at, worked=fails)
 
     assert found.closed == 0
-    assert tries == ["PENDING", "IN_PROGRESS", "FAILED", "RETRYING", "CANCELLED"]
+    assert tries == ["PENDING", "IN_PROGRESS", "CANCELLED"]
 
 
 def test_a_plug_in_has_its_say(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,20 +184,20 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fixture: sessions continue after a takeover, and the worker of the second supervisor takes the task of such a
     session only after 400 s."""
     monkeypatch.setattr(takeover, "loses_nothing", lambda *given: True)
-    offer, late = PlanRun.offer, list[TaskExecution]()
+    look, late = PlanRun.look, list[TaskExecution]()
 
-    async def offer_later(plan_run: PlanRun, execution: TaskExecution) -> None:
+    async def look_later(plan_run: PlanRun, execution: TaskExecution) -> None:
         await anyio.sleep(400.0)
-        offer(plan_run, execution)
+        look(plan_run, execution)
 
-    def offer_late(plan_run: PlanRun, execution: TaskExecution) -> None:
-        if execution.phase is not Phase.FOLLOWED or late:
-            offer(plan_run, execution)
+    def look_late(plan_run: PlanRun, execution: TaskExecution, **more: Any) -> None:
+        if not (execution.is_followed and execution.is_claimable) or late:
+            look(plan_run, execution, **more)
         else:
             late.append(execution)
-            plan_run.start(offer_later, plan_run, execution)
+            plan_run.start(look_later, plan_run, execution)
 
-    monkeypatch.setattr(PlanRun, "offer", offer_late)
+    monkeypatch.setattr(PlanRun, "look", look_late)
 
 
 FOLLOWED = ("SessionStarted",), ("SessionStarted", "Ended")

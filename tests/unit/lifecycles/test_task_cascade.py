@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -22,21 +22,21 @@ from supervisor.lifecycles.task_cascade import (
     Circumstances,
     Delay,
     DelayEnded,
-    DrawJitter,
     Ended,
+    MakeAttempt,
     Merge,
     Merged,
     MergeRefused,
-    OwnPartEnded,
     PlanGivenUp,
-    Question,
+    PutAway,
     RetriesEnded,
     Row,
     RunChecks,
-    SaveCheckpoint,
+    Saved,
     SessionGaveUp,
     Situation,
-    SpendRetry,
+    StartAttempt,
+    Surroundings,
     TakenAway,
     TaskEffect,
     TaskStates,
@@ -52,8 +52,6 @@ from tests.task_fit import misfits
 T, R, J = Task, TaskRun, Job
 ORPHAN_RECOVERED = TransitionReason.ORPHAN_RECOVERED
 OPENED = task_run.CircuitOpened(reason="no retry is left")
-Answers = Mapping[Question, Event | None]
-NO_ANSWERS: Answers = {}
 
 
 def at(text: str, *, retries: int = 4, **data: Any) -> TaskStates:
@@ -65,35 +63,23 @@ def at(text: str, *, retries: int = 4, **data: Any) -> TaskStates:
     return TaskStates(task=T(of_task), run=R(of_run), run_data=run_data, job=job, job_data=job_data)
 
 
-def every_course(
-    before: TaskStates,
-    *leads: Event,
-    given: Circumstances = USUAL,
-    saves: bool = True,
-    answers: Answers = NO_ANSWERS,
-) -> Iterator[CascadeStep]:
-    """Yield the last step with a retry left, and, if a retry is asked for, without. *saves*: checkpoints are saved."""
-    found = step(before, *leads, given=given, answers=answers)
-    possible: tuple[Event | None, ...] = (None,)
-    match found.question:
-        case None:
-            yield found
-            return
-        case SaveCheckpoint(state=state) if saves and found.states.run is not R.PENDING:  # no attempt, nothing to save
-            possible = (task_run.CheckpointSaved(state=state, attempt=1, session="t", saved_as="c0ffee"),)
-        case DrawJitter():
-            possible = (task_run.RetryDecided(jitter=1.0),)
-        case SpendRetry():
-            possible = (None, OPENED)
-    assert found.question not in answers, "a question is asked once"
-    for one in possible:
-        more = {**answers, found.question: one}
-        yield from every_course(before, *leads, given=given, saves=saves, answers=more)
+SAVED = Saved(frozenset({R.COMPLETED, R.FAILED, R.TIMEOUT, R.CIRCUIT_OPEN, R.CANCELLED}), "t", "c0ffee")
 
 
-def carried_out(before: TaskStates, *leads: Event, given: Circumstances = USUAL, saves: bool = False) -> CascadeStep:
-    """Return the last step, with a retry left."""
-    return next(every_course(before, *leads, given=given, saves=saves))
+def every_course(before: TaskStates, *leads: Event, given: Circumstances = USUAL) -> Iterator[CascadeStep]:
+    """Yield the step with a retry left; if that uses a retry, also the step without; each with checkpoints."""
+    found = step(before, *leads, given=given)
+    yield found
+    yield step(before, *leads, given=given._replace(saved=SAVED))
+    if found.uses_retry:
+        unpaid = given._replace(no_retry=OPENED.reason)
+        yield step(before, *leads, given=unpaid)
+        yield step(before, *leads, given=unpaid._replace(saved=SAVED))
+
+
+def carried_out(before: TaskStates, *leads: Event, given: Circumstances = USUAL) -> CascadeStep:
+    """Return the step with a retry left, and without checkpoints."""
+    return step(before, *leads, given=given)
 
 
 def named(events: tuple[Event, ...]) -> str:
@@ -118,6 +104,8 @@ ORPHANED = "its supervisor died"
 REQUEUED = task.Requeued(reason="lost", transition_reason=ORPHAN_RECOVERED)
 ABORTED = Ended(reason="no", outcome=TaskEnd.ABORTED)
 GONE, REFUSED = "run:execution_failed run:retry_decided", "run:tests_failed run:retry_decided job:validation_failed"
+OWN_PART = "run:execution_completed job:execution_completed"
+WORKER, SPLIT = job.WorkerStarted(worker_id="w"), task.Split(subtasks=("b",))
 PASSED = "job:validation_passed task:recovered"
 
 DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
@@ -129,9 +117,13 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
     (AT_WORK, AttemptBegun(), ""),
     (AT_WORK, task_run.TurnSettling(), "run:turn_settling"),
     (AT_WORK, task_run.ExecutionCompleted(), "run:execution_completed job:execution_completed"),
-    ("WAITING_FOR_SUBTASKS IN_PROGRESS running", OwnPartEnded(), "run:execution_completed job:execution_completed"),
-    ("WAITING_FOR_SUBTASKS RETRYING queued", OwnPartEnded(), "run:backoff_completed run:execution_completed"),
-    ("WAITING_FOR_SUBTASKS VALIDATING validating", OwnPartEnded(), ""),
+    ("OPEN PENDING queued", WORKER, "job:worker_started"),
+    ("WAITING_FOR_SUBTASKS IN_PROGRESS queued", WORKER, "job:worker_started"),
+    ("WAITING_FOR_SUBTASKS RETRYING queued", WORKER, f"job:worker_started run:backoff_completed {OWN_PART}"),
+    ("WAITING_FOR_SUBTASKS PENDING queued", WORKER, f"job:worker_started run:executor_started {OWN_PART}"),
+    (AT_WORK, SPLIT, "task:split"),
+    ("IN_PROGRESS RETRYING running", SPLIT, f"task:split run:backoff_completed {OWN_PART}"),
+    ("IN_PROGRESS RETRYING queued", SPLIT, "task:split"),
     (CHECKED, task_run.TestsPassed(), "run:tests_passed job:validation_passed task:completed"),
     (
         "WAITING_FOR_SUBTASKS VALIDATING validating",
@@ -229,8 +221,10 @@ def test_a_decision_moves_its_logs_in_this_order(before: str | TaskStates, lead:
 
 def test_the_last_retry_fails_the_task_with_the_reason() -> None:
     """A retry that the run may make and the budget has not fails job and task, and the task says why."""
-    _, found = every_course(AT_WORK, FAILED, saves=False)
+    assert carried_out(AT_WORK, FAILED).uses_retry
+    found = carried_out(AT_WORK, FAILED, given=Circumstances(no_retry=OPENED.reason))
 
+    assert not found.uses_retry
     assert named(found.events) == f"{GONE} run:circuit_opened job:execution_failed task:failed"
     assert found.states.task_data.last_failure == with_end("no", OPENED.reason)
     assert found.states.job_data.last_error == "no"
@@ -238,8 +232,9 @@ def test_the_last_retry_fails_the_task_with_the_reason() -> None:
 
 def test_an_agent_that_may_not_try_again_costs_no_retry() -> None:
     """If the agent has had its tries, the circuit opens for that reason, and no retry of the budget is asked for."""
-    [found] = every_course(AT_WORK, FAILED, given=Circumstances(no_retry="it has had its tries"), saves=False)
+    found = carried_out(AT_WORK, FAILED, given=Circumstances(no_retry="it has had its tries"))
 
+    assert not found.uses_retry
     assert named(found.events) == f"{GONE} run:circuit_opened job:execution_failed task:failed"
     assert found.states.task_data.last_failure == with_end("no", "it has had its tries")
 
@@ -307,41 +302,71 @@ OPEN_AGAIN = at("OPEN PENDING pending")._replace(task_data=TaskData(delay_s=4.0)
         (at("OPEN PENDING pending"), None),
         (at("IN_PROGRESS RETRYING queued", delay_s=3.0), None),
         (at("BLOCKED RETRYING retrying", delay_s=3.0), None),
-        (at("FAILED CIRCUIT_OPEN failed"), None),
-        (AT_WORK, None),
+        (at("FAILED CIRCUIT_OPEN failed"), PutAway()),
+        (at("OPEN PENDING running"), StartAttempt()),
+        (at("CLAIMED HALF_OPEN running"), StartAttempt()),
+        (AT_WORK, MakeAttempt()),
+        (AT_WORK._replace(task=T.WAITING_FOR_SUBTASKS), MakeAttempt()),
+        (AT_WORK._replace(job=J.QUEUED), None),
         (CHECKED, RunChecks()),
         (CHECKED._replace(task=T.WAITING_FOR_SUBTASKS), None),
         (DONE._replace(task_data=TaskData(judged="c0")), Merge(judged="c0")),
         (DONE._replace(task=T.PENDING_APPROVAL, task_data=TaskData(judged="c0", approved_by="ann")), APPROVED),
         (DONE._replace(task=T.PENDING_APPROVAL), None),
-        (DONE._replace(task=T.CLOSED, task_data=TaskData(approved_by="ann")), None),
+        (DONE._replace(task=T.CLOSED, task_data=TaskData(approved_by="ann")), PutAway()),
+        (at("CANCELLED CANCELLED cancelled"), PutAway()),
     ],
 )
 def test_a_state_owes_its_effect(states: TaskStates, expected: TaskEffect | None) -> None:
-    """The delay before the next probe, attempt or claim, the checks, and the merge of work that is done, or approved,
-    follow from the states alone; there is none before or after it, nor while the task is blocked."""
+    """The attempt, the delay before the next probe, attempt or claim, the checks, and the merge of work that is done,
+    or approved, follow from the states alone; there is none before or after it, nor while the task is blocked."""
     assert pending_effect(states) == expected
 
 
-# -------------------------------------------------------------------------------------------- questions and refusals
+SLOT, SESSION, MET = Surroundings(has_slot=True), Surroundings(has_session=True), Surroundings(parts_met=True)
+
+
+@pytest.mark.parametrize(
+    ("states", "around", "expected"),
+    [
+        (at("IN_PROGRESS RETRYING retrying", delay_s=3.0), SLOT, PutAway()),
+        (at("IN_PROGRESS RETRYING retrying", delay_s=3.0), SESSION, Delay(delay_s=3.0, since=Kind.RUN)),
+        (at("OPEN RETRYING retrying"), SESSION, PutAway()),
+        (at("BLOCKED RETRYING retrying"), SESSION, PutAway()),
+        (at("BLOCKED RETRYING retrying"), SLOT, PutAway()),
+        (DONE._replace(task=T.PENDING_APPROVAL), SLOT, PutAway()),
+        (DONE, SLOT, Merge(judged="")),
+        (CHECKED, SLOT, RunChecks()),
+        (AT_WORK, SLOT, MakeAttempt()),
+        (CHECKED._replace(task=T.WAITING_FOR_SUBTASKS), SLOT, PutAway()),
+        (CHECKED._replace(task=T.WAITING_FOR_SUBTASKS), MET, RunChecks()),
+        (at("FAILED CIRCUIT_OPEN failed"), Surroundings(is_settled=True), None),
+    ],
+)
+def test_what_is_left_of_a_task_is_put_away(
+    states: TaskStates, around: Surroundings, expected: TaskEffect | None
+) -> None:
+    """A slot or a session that a task does not need in its state is put away before anything else is done; a task that
+    was split is checked when its parts are met."""
+    assert pending_effect(states, around) == expected
+
+
+# ------------------------------------------------------------------------------------------ checkpoints and refusals
 def test_checkpoints_are_recorded_where_they_belong() -> None:
-    """A saved checkpoint stands before the decision that it belongs to, and each state is asked about once."""
-    before = at("CLAIMED IN_PROGRESS running", max_attempts=1, probes_max=0)
-    found = carried_out(before, TIMED_OUT, saves=True)
+    """A saved checkpoint stands before the decision that it belongs to, once for each state that the plan names."""
+    before, given = (
+        at("CLAIMED IN_PROGRESS running", max_attempts=1, probes_max=0, attempts=1),
+        Circumstances(saved=SAVED),
+    )
+    found = carried_out(before, TIMED_OUT, given=given)
     run = "timed_out checkpoint_saved retry_decided checkpoint_saved retry_decided checkpoint_saved"
     assert named(found.events) == f"run:execution_{' run:'.join(run.split())} job:execution_failed task:failed"
 
-    found = carried_out(AT_WORK, ABORTED, saves=True)
+    found = carried_out(AT_WORK, ABORTED, given=given)
     assert named(found.events) == "task:cancelled run:checkpoint_saved run:cancelled job:user_cancelled"
 
-
-def test_a_task_that_moved_while_a_checkpoint_was_saved_is_judged_as_it_is() -> None:
-    """An answer is combined with the states of the moment: a task that has failed meanwhile is not cancelled."""
-    asked, saved = step(AT_WORK, ABORTED), {SaveCheckpoint(state=R.CANCELLED): None}
-    assert (named(asked.events), asked.question) == ("task:cancelled", *saved)
-
-    moved = AT_WORK._replace(task=T.FAILED)
-    assert named(step(moved, ABORTED, answers=saved).events) == "run:cancelled job:user_cancelled"
+    found = carried_out(AT_WORK, ABORTED, given=Circumstances(saved=SAVED._replace(states=[R.FAILED])))
+    assert named(found.events) == "task:cancelled run:cancelled job:user_cancelled"
 
 
 def test_a_refused_leading_event_leads_nothing() -> None:
@@ -384,19 +409,21 @@ def no_probe(s: TaskStates) -> bool:
     return s.run is R.CIRCUIT_OPEN and not probes_left(s.run_data, DelayEnded())
 
 
+def is_unclaimed(s: TaskStates) -> bool:
+    return not (s.task is T.OPEN and s.job is J.RUNNING)
+
+
 RESTS = (R.PENDING, R.RETRYING, R.CIRCUIT_OPEN, R.HALF_OPEN)
 WAITS = (J.QUEUED, J.RETRYING)
 MOVES = [
     Move(task.Approved(), is_at(T.PLANNED)),
     Move(job.SchedulerAssigned(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, J.PENDING)),
     Move(job.SchedulerAssigned(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, (None,)), opens="job"),
-    Move(job.WorkerStarted(worker_id="w"), is_at(GOES_ON, (*RESTS[:2], *RESTS[3:], R.IN_PROGRESS), J.QUEUED)),
+    Move(WORKER, is_at(GOES_ON, (*RESTS[:2], *RESTS[3:], R.IN_PROGRESS), J.QUEUED)),
     Move(CLAIMED, is_at((T.OPEN, *HELD), (R.PENDING, R.RETRYING, R.HALF_OPEN), J.RUNNING)),
     Move(AttemptBegun(), is_at(HELD, (R.PENDING, R.RETRYING, R.HALF_OPEN), J.RUNNING)),
     Move(task.Started(), is_at(T.CLAIMED, R.IN_PROGRESS, J.RUNNING)),
-    Move(task_run.ProbeFailed(error="no"), is_at((T.OPEN, *HELD), R.HALF_OPEN, J.RUNNING)),
     Move(task_run.ExecutionCompleted(), is_at((*HELD, T.WAITING_FOR_SUBTASKS), R.IN_PROGRESS, J.RUNNING)),
-    Move(OwnPartEnded(), is_at(T.WAITING_FOR_SUBTASKS, (R.PENDING, R.RETRYING, R.HALF_OPEN, R.IN_PROGRESS), J.RUNNING)),
     Move(task_run.TestsPassed(), is_at((*HELD, T.WAITING_FOR_SUBTASKS), R.VALIDATING)),
     Move(REJECTED, is_at((*HELD, T.WAITING_FOR_SUBTASKS), R.VALIDATING)),
     Move(FAILED, is_at(HELD, R.IN_PROGRESS)),
@@ -428,7 +455,7 @@ MOVES = [
     Move(task.Blocked(on=("b",)), is_at(HELD, (*RESTS, R.IN_PROGRESS))),
     Move(TakenAway(reason="no"), is_at(GOES_ON, (*RESTS, R.IN_PROGRESS), (J.RUNNING, *WAITS))),
     Move(task.Unblocked(), is_at(T.BLOCKED)),
-    Move(task.Split(subtasks=("b",)), is_at((T.OPEN, *HELD), (*RESTS, R.IN_PROGRESS))),
+    Move(SPLIT, lambda s: s.task in (T.OPEN, *HELD) and s.run is not R.VALIDATING and is_unclaimed(s)),
     Move(
         task.SubtaskTimedOut(subtask="b"),
         is_at(T.WAITING_FOR_SUBTASKS, (*RESTS, R.VALIDATING), (J.PENDING, J.VALIDATING, *WAITS)),
@@ -512,16 +539,21 @@ def check(before: TaskStates, move: Move, now: TaskStates, events: tuple[Event, 
     if now.task_data.summary == ORPHANED:  # its worker was lost before: the job was never completed
         found = [one for one in found if one != "the run is COMPLETED, and its job cancelled"]
     assert found == [], text
-    if now.job is J.RETRYING and now.task in BEGUN:
-        assert pending_effect(now) is not None, f"nobody ends the wait: {text}"
-    if now.task in HELD and now.run is R.VALIDATING:
-        assert pending_effect(now) == RunChecks(), f"nobody checks it: {text}"
-    if now.task is T.DONE:
-        assert isinstance(pending_effect(now), Merge), f"nobody merges it: {text}"
-    if isinstance(move.lead, DelayEnded | Merged | MergeRefused):
-        assert pending_effect(now) is None, f"it waits again: {text}"
+    assert (pending_effect(now) is None) is waits_for_others(now), f"nobody brings it forward: {text}"
     assert (now.job is J.RUNNING) is (now.job_data.worker_id is not None), text
     assert now.job_data.retry_count <= now.job_data.max_retries, text
+
+
+def waits_for_others(now: TaskStates) -> bool:
+    """Return whether a task in these states waits for a person, another task or a worker, and for nothing that the
+    supervisor does."""
+    if now.task in (T.PLANNED, T.BLOCKED) or (now.task is T.PENDING_APPROVAL and not now.task_data.approved_by):
+        return True
+    if now.task is T.WAITING_FOR_SUBTASKS and now.run is R.VALIDATING:
+        return True
+    if now.job in (None, J.PENDING):
+        return now.task in BEGUN and not (now.task is T.OPEN and now.job and now.task_data.delay_s)
+    return now.task in BEGUN and now.job is J.QUEUED and now.run is not R.CIRCUIT_OPEN
 
 
 def test_every_reachable_state_fits_and_every_row_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Tests of the state of a plan run: events, locks, and tasks that are settled, reset and settled again."""
+"""Tests of the state of a plan run: events, and tasks that are settled, reset and settled again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.work.plan_run import PlanEvent, PlanRun, SubtasksAwaited, TaskSettled
 from supervisor.work.task_commands import TaskCommands
-from supervisor.work.task_execution import Phase, TaskExecution
+from supervisor.work.task_execution import TaskExecution
 from tests.integration.test_task_commands import plan_of, task
 from tests.support import Run, supervising
 
@@ -38,15 +38,15 @@ async def test_an_event_reaches_every_listener_before_publish_returns(tmp_path: 
 
 
 async def test_a_task_is_settled_once(tmp_path: Path) -> None:
-    """The first result of a task counts, and is published after the task's phase, event and count show it as
+    """The first result of a task counts, and is published after the task's result, event and count show it as
     settled."""
     async with supervising(tmp_path) as run:
-        plan_run, settled = plan_run_of(run, "a", "b"), list[tuple[str, int, bool]]()
+        plan_run, settled = plan_run_of(run, "a", "b"), list[tuple[bool, int, bool]]()
 
         def on_event(event: PlanEvent) -> None:
             assert isinstance(event, TaskSettled)
             one = event.execution
-            settled.append((one.phase.value, plan_run.unsettled, one.settled.is_set()))
+            settled.append((one.result is not None, plan_run.unsettled, one.settled.is_set()))
 
         plan_run.subscribe(on_event)
         plan_run.settle(plan_run.executions["a"], "failed", "it cannot be done")
@@ -54,48 +54,20 @@ async def test_a_task_is_settled_once(tmp_path: Path) -> None:
 
         [result] = plan_run.results
         assert (result.outcome, result.error) == ("failed", "it cannot be done")
-        assert settled == [("settled", 1, True)]
+        assert settled == [(True, 1, True)]
 
 
-async def test_a_reset_that_fails_leaves_the_former_result(tmp_path: Path) -> None:
-    """While a reset is being recorded, the task counts as unsettled; if the reset fails, the former result is
-    restored."""
+async def test_a_task_that_is_reset_is_settled_again(tmp_path: Path) -> None:
+    """A task whose result was removed counts as unsettled, and gets another result."""
     async with supervising(tmp_path) as run:
         plan_run = plan_run_of(run, "a")
         one = plan_run.executions["a"]
         plan_run.settle(one, "failed", "it cannot be done")
-        former = one.result
-        assert former is not None
-
         plan_run.unsettle(one)
-        assert (one.phase, plan_run.unsettled, plan_run.results) == (Phase.IDLE, 1, [])
+        assert (plan_run.unsettled, plan_run.results) == (1, [])
 
-        plan_run.resettle(one, former)
-        assert (one.phase, plan_run.unsettled, plan_run.results) == (Phase.SETTLED, 0, [former])
-
-
-async def test_the_scheduler_looks_again_when_a_task_was_moved(tmp_path: Path) -> None:
-    """If a check for dead ends met a locked task, the scheduler is woken when the lock is released."""
-    async with supervising(tmp_path) as run:
-        plan_run = plan_run_of(run, "a")
-        async with plan_run.moving(plan_run.executions["a"]):
-            plan_run.look_again = True
-        with anyio.fail_after(1.0):
-            await plan_run.woken()
-
-        assert not plan_run.look_again
-
-
-async def test_the_scheduler_is_not_woken_for_nothing(tmp_path: Path) -> None:
-    """The release of a task's lock alone does not wake the scheduler."""
-    async with supervising(tmp_path) as run:
-        plan_run = plan_run_of(run, "a")
-        async with plan_run.moving(plan_run.executions["a"]):
-            pass
-        with anyio.move_on_after(0.0) as limit:
-            await plan_run.woken()
-
-        assert limit.cancelled_caught
+        plan_run.settle(one, "completed", "")
+        assert [result.outcome for result in plan_run.results] == ["completed"]
 
 
 async def test_nothing_is_started_when_the_run_has_ended(tmp_path: Path) -> None:
@@ -116,18 +88,3 @@ async def test_nothing_is_started_when_the_run_has_ended(tmp_path: Path) -> None
         assert started == ["in time"]
         assert plan_run.over.is_set()
         assert not plan_run.running
-
-
-async def test_a_task_that_is_to_be_cancelled_is_not_offered(tmp_path: Path) -> None:
-    """A task with a pending cancellation is not offered: no worker can claim it."""
-    async with supervising(tmp_path) as run:
-        plan_run = plan_run_of(run, "a", "b")
-        for one in plan_run.executions.values():
-            one.earlier_id = f"task:{one.name}"
-            plan_run.backlog.add(one.backlog_item("workstream:p", "", plan_run.executions), on_hold=True)
-        plan_run.executions["a"].cancel_reason = "nobody needs it"
-        for one in plan_run.executions.values():
-            plan_run.offer(one)
-
-        assert plan_run.backlog.refusal("task:a") is not None
-        assert plan_run.backlog.refusal("task:b") is None

@@ -90,16 +90,21 @@ def test_what_is_at_work_comes_first_and_counts() -> None:
     assert claims_of(backlog, "x", "y") == ["x0", "y0"]
 
 
-def test_an_item_on_hold_is_not_at_work() -> None:
-    """An item that is put on hold, or settled, without having been claimed is not at work any more."""
+def test_an_item_on_hold_is_at_work_until_its_work_has_ended() -> None:
+    """An item that is put on hold without having been claimed is at work until that is ended; a settled item is not."""
     backlog = backlog_of(*(BacklogItem(id=name, plan="x") for name in "abc"), total=2)
     for name in "ab":
         backlog.note_at_work(name)
 
-    assert backlog.refusal("c") is not None
     backlog.hold("a")
-    backlog.settle("b", completed=True)
+    assert (backlog.unheld("x"), claims_of(backlog, "x")) == (2, ["b"])
+    assert backlog.refusal("c") is not None
+    backlog.end_at_work("a")
+    backlog.end_at_work("b")  # a worker holds it: without effect
     assert (backlog.unheld("x"), claims_of(backlog, "x")) == (0, ["c"])
+    backlog.note_at_work("a")
+    backlog.settle("a", completed=True)
+    assert backlog.unheld("x") == 0
 
 
 def test_nothing_of_a_removed_plan_is_left() -> None:

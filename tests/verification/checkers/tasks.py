@@ -334,7 +334,9 @@ class TaskChecker:
                 "intent_before_effect", task_script.name, "is worked on, and no record says that there is such a task"
             )
             return
-        if book.state not in HELD or book.holder != attempt.session_id:
+        # One commit may let an agent begin and take the task away from its session: the session is ended then.
+        is_overtaken = book.before in HELD and book.left_s == self._now()
+        if not (book.state in HELD or is_overtaken) or book.holder != attempt.session_id:
             words = f"{attempt.session_id} works on it; on record it is {book.state}, of {book.holder or 'nobody'}"
             self._say("intent_before_effect", task_script.name, words)
         attempt.run = book.run_id
