@@ -84,7 +84,8 @@ def run_command(
         if detach or has_daemon(given["state_dir"]):
             return run_on_daemon(given, detach=detach, names=names)
         if names:
-            raise BadInput("--env: a run without a daemon has all variables of yours; leave the option out")
+            fix = "agents of a run of your own take what inherit_env of their entries names; leave the option out"
+            raise BadInput(f"--env: no daemon holds {given['state_dir']}; {fix}")
     state = StateDir.open(given["state_dir"])
     with state.lock(starting=True):
         try:

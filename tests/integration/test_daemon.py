@@ -14,6 +14,7 @@ from supervisor.control.client import answers_to
 from supervisor.control.requests import Start
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.ports import JournalError
 from tests.field.field_kit import Finished, Running, Scratch, until
 from tests.support import check_records, reap_all
 
@@ -63,8 +64,12 @@ class Place(Scratch):
         return daemon.wait()
 
     def states(self) -> dict[str, str]:
-        with JournalReader(self.state.journal) as journal:
-            return {row.id: row.state for row in journal.entities()}
+        """Return the states of all entities by id; none before there is a journal."""
+        try:
+            with JournalReader(self.state.journal) as journal:
+                return {row.id: row.state for row in journal.entities()}
+        except JournalError:
+            return {}
 
 
 @pytest.fixture
@@ -194,6 +199,29 @@ def test_a_second_signal_ends_at_once(place: Place) -> None:
     place.serve()
     assert place.run("wait", run).status == 0
     assert (place.path / "done").read_text() == "held\nafter\n"
+
+
+def test_a_daemon_goes_on_with_a_run_of_its_own_command(place: Place) -> None:
+    """A daemon goes on with the run of a `supervisor run` that was killed, by the plan in the journal; where the value
+    of a secret variable is missing, the run is left, and goes on when it is resumed with its plan."""
+    text = HELD.replace('command: [sh, -c, "{prompt}"]', 'command: [sh, -c, "{prompt}"], env: {API_KEY: not-told}')
+    place.plan(HELD)
+    place.write("secret.yaml", text)
+    for number, plan in ((1, "plan.yaml"), (2, "secret.yaml")):
+        running = place.start("run", plan)
+        until(partial(lambda task: place.states().get(task) == "IN_PROGRESS", f"r{number}#held"))
+        running.kill()
+        if number == 1:
+            (place.path / "go").touch()
+            daemon = place.serve()
+            assert place.run("wait", "r1").status == 0
+            place.stop(daemon)
+            (place.path / "go").unlink()
+    (place.path / "go").touch()
+    daemon = place.serve()
+    assert "run r2 had API_KEY, whose values are not recorded; add --env API_KEY" in daemon.err
+    assert place.submit("secret.yaml", "--resume", "r2") == "r2"
+    assert place.run("wait", "r2").status == 0
 
 
 def test_kills_with_plans_and_sessions(place: Place) -> None:
