@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-soak bench-growth fuzz crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-soak bench-growth fuzz api-check crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,7 +22,7 @@ test: $(VENV)/ready  ## The suite; a third of the tests that start programs, ano
 
 nightly: $(VENV)/ready  ## What does not fit into every run: all tests on both backends, and the long forms of the checks
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal --both-backends
-	$(MAKE) scale soak fuzz crash
+	$(MAKE) scale soak fuzz crash api-check
 
 scale: $(VENV)/ready  ## Ten thousand sessions, and two thousand levels: they all end; each end in 1,000 runs has one root
 	$(BIN)/python -m pytest tests/integration/test_scale.py tests/integration/test_why_everywhere.py --sessions 10000 --levels 2000 --runs 25
@@ -63,6 +63,13 @@ soak: $(VENV)/ready  ## Long: many seeds that reach everything, an abort before 
 fuzz: $(VENV)/ready  ## INPUTS (1000000) malformed inputs: nothing but declared errors; what breaks is kept in the corpus
 	$(BIN)/python -m tests.fuzz --inputs $(or $(INPUTS),1000000)
 
+build/schemathesis: $(VENV)/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --target $@ schemathesis
+	touch $@
+
+api-check: build/schemathesis  ## Every route of the HTTP API with EXAMPLES (100) made-up requests: the document is kept to
+	$(BIN)/python -m tests.api_check --examples $(or $(EXAMPLES),100)
+
 crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare what it promised with what is there
 	$(BIN)/python -m tests.crash --cycles $(or $(CYCLES),100)
 	$(BIN)/python -m tests.crash.writer --cycles $(or $(CYCLES),100)0
@@ -93,6 +100,7 @@ bench-short: $(VENV)/ready  ## Each benchmark once, at its smallest sizes, witho
 	$(BIN)/python -m benchmarks.recovery --short
 	$(BIN)/python -m benchmarks.scheduler --short
 	$(BIN)/python -m benchmarks.work --short
+	$(BIN)/python -m benchmarks.http --short
 	$(BIN)/python -m benchmarks.soak --short
 	$(BIN)/python -m benchmarks.growth --short
 
@@ -112,6 +120,9 @@ bench-scheduler: $(VENV)/ready  ## Claims per second, and what a task costs, as 
 
 bench-work: $(VENV)/ready  ## Claims through the journal, `supervisor run`, memory of queued tasks; AGAINST=CHECKOUT compares two
 	$(BIN)/python -m benchmarks.work $(if $(AGAINST),--against $(AGAINST))
+
+bench-http: $(VENV)/ready  ## Event streams with 200 readers, aborts beside them, the tree of 2,000 sessions against `supervisor ps`
+	$(BIN)/python -m benchmarks.http
 
 bench-soak: $(VENV)/ready  ## MINUTES (30) of sessions that come and go: the process stays its size
 	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)

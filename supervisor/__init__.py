@@ -92,8 +92,10 @@ if TYPE_CHECKING:
     from supervisor.plugins.loading import UnknownPlugin
     from supervisor.plugins.reading import load_plan
     from supervisor.policies.abort_plan import AbortPlan, AbortRecord, NoSiblings, Receipt, UnknownTarget
+    from supervisor.policies.access import AccessLevel
     from supervisor.policies.budgets import Amounts, Budget, BudgetScope
-    from supervisor.policies.liveness import StallProfileName
+    from supervisor.policies.call_processes import LiveProcess
+    from supervisor.policies.liveness import SilentAgent, StallProfileName
     from supervisor.policies.permissions import OpenPermission, OptionChoice
     from supervisor.ports import (
         Compacted,
@@ -114,6 +116,7 @@ if TYPE_CHECKING:
     from supervisor.sessions.approval_queue import OnPermission
     from supervisor.sessions.handle import Session, TurnResult
     from supervisor.sessions.inprocess import AgentTurn, ToolAborted
+    from supervisor.sessions.inspection import LiveProcesses
     from supervisor.sessions.mcp_stdio import McpError, McpResource
     from supervisor.work.commands import CommandReused
     from supervisor.work.plan_handle import PlanHandle, run_plan, submit
@@ -131,6 +134,7 @@ __all__ = [
     "AbortScope",
     "AcceptanceConfig",
     "AccessConfig",
+    "AccessLevel",
     "AgentConfig",
     "AgentFunction",
     "AgentTurn",
@@ -167,6 +171,8 @@ __all__ = [
     "LargeStallConfig",
     "LifecycleEvent",
     "LimitsConfig",
+    "LiveProcess",
+    "LiveProcesses",
     "LivenessConfig",
     "LoopsConfig",
     "McpError",
@@ -203,6 +209,7 @@ __all__ = [
     "Session",
     "Settings",
     "Shortage",
+    "SilentAgent",
     "StageBudgets",
     "StageBudgetsConfig",
     "StallConfig",
@@ -263,8 +270,10 @@ _NAMES = {
     "supervisor.plugins.loading": "UnknownPlugin",
     "supervisor.plugins.reading": "load_plan",
     "supervisor.policies.abort_plan": "AbortPlan AbortRecord NoSiblings Receipt UnknownTarget",
+    "supervisor.policies.access": "AccessLevel",
     "supervisor.policies.budgets": "Amounts Budget BudgetScope",
-    "supervisor.policies.liveness": "StallProfileName",
+    "supervisor.policies.call_processes": "LiveProcess",
+    "supervisor.policies.liveness": "SilentAgent StallProfileName",
     "supervisor.policies.permissions": "OpenPermission OptionChoice",
     "supervisor.ports": (
         "Compacted EntityRow JournalDamaged JournalError JournalLost JournalUnavailable Outcome Reader Retention "
@@ -276,6 +285,7 @@ _NAMES = {
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
     "supervisor.sessions.handle": "Session TurnResult",
+    "supervisor.sessions.inspection": "LiveProcesses",
     "supervisor.sessions.inprocess": "AgentTurn ToolAborted",
     "supervisor.sessions.mcp_stdio": "McpError McpResource",
     "supervisor.work.commands": "CommandReused",

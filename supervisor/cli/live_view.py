@@ -25,7 +25,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Final, Literal, Protocol, TextIO
 
@@ -38,9 +38,12 @@ from supervisor.cli.progress import OUTPUT_MAX, OutputFollower, OutputLine, Prog
 from supervisor.cli.rendering import json_line
 from supervisor.cli.results import results_json, results_text
 from supervisor.cli.run_table import RunTable, fit
+from supervisor.diagnostics.tree_view import NOTHING
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
+from supervisor.policies.budgets import Amounts
 from supervisor.policies.redaction import printable
+from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
 from supervisor.ports import EntityRow, JournalUnavailable, Reader
 from supervisor.ports.outages import Outage
 from supervisor.work.results import PlanResult
@@ -61,8 +64,11 @@ class RunView(Protocol):
         """Show the id of the run, before anything else of the run."""
         ...
 
-    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
-        """Show new records; *rows* are the entities that the records are about, after the records."""
+    def show(
+        self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow], used: Mapping[str, Amounts] = NOTHING
+    ) -> None:
+        """Show new records; *rows* are the entities that the records are about, after the records, and *used* is the
+        reported usage by entity id."""
         ...
 
     def outage(self, outage: Outage | None) -> None:
@@ -97,7 +103,9 @@ class JsonView(_LineView):
     def begin(self, run_id: str) -> None:
         self._write(json_line({"run": run_id}))
 
-    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
+    def show(
+        self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow], used: Mapping[str, Amounts] = NOTHING
+    ) -> None:
         for event in events:
             self._write(json_line(event))
 
@@ -124,7 +132,9 @@ class PlainView(_LineView):
     def begin(self, run_id: str) -> None:
         self._write(f"run {run_id}")
 
-    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
+    def show(
+        self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow], used: Mapping[str, Amounts] = NOTHING
+    ) -> None:
         self._table.take(events, rows)
         sessions = self._sessions | {row.id for row in rows if row.kind == Kind.SESSION}
         outputs: list[tuple[str, OutputLine]] = []
@@ -182,8 +192,11 @@ class TableView:
     def begin(self, run_id: str) -> None:
         pass  # the heading of the table names it
 
-    def show(self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow]) -> None:
+    def show(
+        self, events: Sequence[LifecycleEvent], rows: Sequence[EntityRow], used: Mapping[str, Amounts] = NOTHING
+    ) -> None:
         self._table.take(events, rows)
+        self._table.used = used
         for line in self._progress.lines(events):
             if line.is_failure:
                 self._print(str(line), style="red")
@@ -305,6 +318,8 @@ class Reporter:
         self._reader: Reader | None = None
         self._open = ExitStack()
         self._begin = after
+        self._usage = UsageTotals()
+        self._used: Mapping[str, Amounts] = NOTHING
         self._changed: dict[str, None] = {}
         """Ids of the entities whose rows were not read since their last records."""
 
@@ -339,7 +354,7 @@ class Reporter:
             if self._log is not None:
                 for event in events:
                     self._log(event)
-            self._with_view(lambda view: view.show(events, rows))
+            self._with_view(lambda view: view.show(events, rows, self._used))
 
     def _show_outage(self, view: RunView, outage: Outage | None) -> None:
         if self._down != (outage is not None):
@@ -406,10 +421,17 @@ class Reporter:
                     self.last = event.seq
             finally:
                 events = self._select(new)
+                for event in events:
+                    self._usage.take(event)
                 self._changed |= dict.fromkeys(event.entity_id for event in events)
             rows = self._reader.entities(ids=list(self._changed)) if self._changed else []
             if any(row.kind == Kind.WORKSTREAM and row.born_seq <= self._begin for row in rows):
                 # The run continues the workstream of an earlier run: the tasks without new records belong to it too.
                 rows, self._begin = self._reader.entities(), BEGINNING
+                before = (one for one in self._reader.events_named(*USAGE_EVENTS) if one.seq <= self.last)
+                self._usage = UsageTotals(before)
+                self._used = self._usage.sums()
+            elif any(event.event in USAGE_EVENTS for event in events):
+                self._used = self._usage.sums()
             self._changed.clear()
         return events, rows

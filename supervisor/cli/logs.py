@@ -1,27 +1,28 @@
-"""``supervisor logs``: the transcript of a session; of several sessions with the same name, the newest."""
+"""``supervisor logs``: the transcript of a session, of several sessions with the same name the newest; or all of them.
+
+With ``--all`` the lines of all sessions are printed in the order of their times, each with the name of its session.
+"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+import heapq
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
 
 import click
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import has_ended, open_journal, pause, sessions_named, task_given, with_run
+from supervisor.cli.lookup import has_ended, open_journal, pause, run_given, sessions_named, task_given, with_run
 from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_line
+from supervisor.cli.transcript_times import TRANSCRIPT_LINE, line_times, read_since
 from supervisor.control.error_messages import BadInput
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import follow_from
+from supervisor.journal.transcript import follow_from, last_written_at
 from supervisor.lifecycles.run_ids import name_of_task
 from supervisor.lifecycles.types import Kind, LifecycleEvent
-from supervisor.ports import Reader
-
-_TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<source>\w+)\| (?P<text>.*)")
-"""Pattern of a line of a transcript; the time of day is UTC. Other lines are notes of the transcript itself."""
+from supervisor.ports import EntityRow, Reader
 
 
 @click.command(
@@ -29,26 +30,68 @@ _TRANSCRIPT_LINE: Final = re.compile(r"(?P<timestamp>\d\d:\d\d:\d\d\.\d{3}) (?P<
     epilog=examples(
         "supervisor logs fix -f            # what the agents of fix write, until the task has ended",
         "supervisor logs fix-2 --exact     # an older session of the same name",
+        "supervisor logs --all --since 10m # what all agents have written in the last ten minutes",
     ),
 )
-@click.argument("entity_id", metavar="ID", shell_complete=complete_ids(Kind.TASK, Kind.SESSION))
-@click.option("-f", "--follow", is_flag=True, help="Continue until the task, or the session, has ended.")
+@click.argument("entity_id", metavar="[ID]", required=False, shell_complete=complete_ids(Kind.TASK, Kind.SESSION))
+@click.option("--all", "of_all", is_flag=True, help="All sessions, in the order of time; with --run, those of a run.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only lines since TIME: 10m or 2h ago, 14:30, or a date and time (2026-03-01T14:30).",
+)
+@click.option("-f", "--follow", is_flag=True, help="Continue until the task, session or supervisor has ended.")
 @click.option("--exact", is_flag=True, help="ID is the id of one session, also if later sessions have its name.")
 @run_option
 @state_dir_option
 @json_option
-def logs_command(entity_id: str, follow: bool, exact: bool, run: str | None, state_dir: Path, as_json: bool) -> None:
+def logs_command(
+    entity_id: str | None,
+    of_all: bool,
+    since: str | None,
+    follow: bool,
+    exact: bool,
+    run: str | None,
+    state_dir: Path,
+    as_json: bool,
+) -> None:
     """ID is the name of a task, or the id of a task (RUN#TASK) or session. If several sessions have worked on the task,
-    or had the name, the newest is printed."""
+    or had the name, the newest is printed. Times of lines are UTC; TIME is local unless it has an offset."""
+    if of_all and (entity_id is not None or exact):
+        raise BadInput("--all: it means every session; leave out ID and --exact, or --all")
+    if entity_id is None and not of_all:
+        raise BadInput("ID: missing; name a task or session (`supervisor ps` shows them), or give --all")
+    since_at = _read_since(since)
     with open_journal(state_dir) as (state, reader):
-        _Logs(state, reader, with_run(entity_id, run), exact=exact, as_json=as_json).print(follow=follow)
+        if entity_id is None:
+            run_id = run_given(reader, run).id if run is not None else ""
+            _AllLogs(state, reader, run_id, since_at, as_json=as_json).print(follow=follow)
+            return
+        given = with_run(entity_id, run)
+        _Logs(state, reader, given, since_at, exact=exact, as_json=as_json).print(follow=follow)
+
+
+def _read_since(text: str | None) -> float:
+    """Return the Unix time of the option ``--since``; 0 if it was not given.
+
+    Raises:
+        BadInput: *text* is no time.
+    """
+    if text is None:
+        return 0.0
+    try:
+        return read_since(text, time.time())
+    except (ValueError, OverflowError):
+        raise BadInput(f"--since: {text!r} is no time; give 10m, 2h, 14:30, or 2026-03-01T14:30") from None
 
 
 class _Logs:
     """Printer of the transcripts of the sessions that *entity_id* means."""
 
-    def __init__(self, state: StateDir, reader: Reader, entity_id: str, *, exact: bool, as_json: bool) -> None:
-        self._state, self._reader, self._id = state, reader, entity_id
+    def __init__(
+        self, state: StateDir, reader: Reader, entity_id: str, since: float, *, exact: bool, as_json: bool
+    ) -> None:
+        self._state, self._reader, self._id, self._since = state, reader, entity_id, since
         self._exact, self._as_json = exact, as_json
 
     def print(self, *, follow: bool) -> None:
@@ -107,7 +150,8 @@ class _Logs:
 
     def _printer(self, sessions: Sequence[str]) -> _TranscriptPrinter:
         session = sessions[-1] if sessions else ""
-        return _TranscriptPrinter(self._state.transcript(session), session, self._as_json)
+        transcript = _Transcript(self._state.transcript(session), session, self._since)
+        return _TranscriptPrinter(transcript, session, self._as_json)
 
     def _goes_on(self, task: str, session: str) -> bool:
         """Return whether more output may come: a supervisor runs, and the task, or the session without a task, has not
@@ -116,28 +160,94 @@ class _Logs:
         return row is not None and not has_ended(self._reader, row) and self._state.lock_holder() is not None
 
 
+class _AllLogs:
+    """Printer of the transcripts of all sessions, or of those of the run *run_id*: the lines since the Unix time
+    *since*, in the order of their times."""
+
+    def __init__(self, state: StateDir, reader: Reader, run_id: str, since: float, *, as_json: bool) -> None:
+        self._state, self._reader, self._run_id, self._since = state, reader, run_id, since
+        self._as_json = as_json
+        self._transcripts: dict[str, _Transcript] = {}
+        self._over: set[str] = set()
+        """Sessions that had ended when their transcript was read."""
+
+    def print(self, *, follow: bool) -> None:
+        """Print what there is; with *follow* also what comes until the supervisor has ended."""
+        goes_on = True
+        while goes_on:
+            goes_on = follow and self._state.lock_holder() is not None  # asked first: what came before is still read
+            self._print_new(end=not goes_on)
+            if goes_on:
+                pause()
+
+    def _print_new(self, *, end: bool) -> None:
+        rows = self._sessions()
+        lines = [self._lines_of(row, end=end or row.ended) for row in rows if row.id not in self._over]
+        self._over |= {row.id for row in rows if row.ended}
+        for _, session, line in heapq.merge(*lines, key=lambda one: one[0]):
+            said = TRANSCRIPT_LINE.fullmatch(line)
+            if self._as_json:
+                say(_line_json(session, line))
+            elif said is not None:
+                say(f"{said['timestamp']} {session} {said['source']}| {said['text']}")
+            else:
+                say(f"{session} {line}")
+
+    def _lines_of(self, row: EntityRow, *, end: bool) -> Iterator[tuple[float, str, str]]:
+        path = self._state.transcript(row.id)
+        transcript = self._transcripts.setdefault(row.id, _Transcript(path, row.id, self._since))
+        for at, line in transcript.take(end=end):
+            yield at, row.id, line
+
+    def _sessions(self) -> list[EntityRow]:
+        rows = self._reader.entities()
+        sessions = [row for row in rows if row.kind == Kind.SESSION]
+        if not self._run_id:
+            return sessions
+        claims = (one for one in self._reader.events_named("claimed") if one.entity_id.startswith(f"{self._run_id}#"))
+        holders = {str(one.metadata.get("by")) for one in claims}
+        return [row for row in sessions if row.id.partition("/")[0] in holders]
+
+
+class _Transcript:
+    """Reader of the complete lines of a transcript that are not older than the Unix time *since*, each with its time;
+    *since* 0: all lines."""
+
+    def __init__(self, path: Path, session: str, since: float) -> None:
+        self._path, self.session, self._since = path, session, since
+        self._offset, self._held = 0, ""
+
+    def take(self, *, end: bool) -> Iterable[tuple[float, str]]:
+        """Return the lines that are new since the last call; at the *end* also an unfinished line."""
+        last_at = last_written_at(self._path)  # asked first: what is written meanwhile is not dated too early
+        if last_at is None or (not self._offset and last_at < self._since):
+            return []
+        text, self._offset = follow_from(self._path, self._offset)
+        *lines, self._held = (self._held + text).split("\n")
+        if end and self._held:
+            lines, self._held = [*lines, self._held], ""
+        dated = zip(line_times(lines, last_at), lines, strict=True)
+        return [(at, line) for at, line in dated if at >= self._since]
+
+
 class _TranscriptPrinter:
     """Printer of the lines of a transcript; prints each line when it is complete."""
 
-    def __init__(self, path: Path, session: str, as_json: bool) -> None:
-        self._path, self.session, self._as_json = path, session, as_json
-        self._offset, self._held = 0, ""
+    def __init__(self, transcript: _Transcript, session: str, as_json: bool) -> None:
+        self._transcript, self.session, self._as_json = transcript, session, as_json
 
     def print_new(self) -> None:
-        text, self._offset = follow_from(self._path, self._offset)
-        *lines, self._held = (self._held + text).split("\n")
-        for line in lines:
-            self._show(line)
+        self._print(end=False)
 
     def end(self) -> None:
-        self.print_new()
-        if self._held:
-            self._show(self._held)
+        self._print(end=True)
 
-    def _show(self, line: str) -> None:
-        if self._as_json:
-            said = _TRANSCRIPT_LINE.fullmatch(line)
-            parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
-            say(json_line({"session": self.session, **parts}))
-        else:
-            say(line)
+    def _print(self, *, end: bool) -> None:
+        for _, line in self._transcript.take(end=end):
+            say(_line_json(self.session, line) if self._as_json else line)
+
+
+def _line_json(session: str, line: str) -> str:
+    said = TRANSCRIPT_LINE.fullmatch(line)
+    parts = said.groupdict() if said else {"timestamp": None, "source": None, "text": line}
+    return json_line({"session": session, **parts})

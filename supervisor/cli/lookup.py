@@ -17,6 +17,7 @@ from typing import Final
 
 from supervisor.control.error_messages import BadInput, UnknownId
 from supervisor.diagnostics.outcomes import data_of
+from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
@@ -27,8 +28,6 @@ from supervisor.ports import EntityRow, JournalError, Reader
 
 LOOK_AGAIN_S: Final = 0.2
 """Seconds between two looks at the journal."""
-_GIVEN_UP: Final = "DeadLettered"
-"""Fact that a failed task is not tried again by itself."""
 _NUMBER: Final = re.compile(r"-\d+")
 """Pattern of the suffix that distinguishes sessions with the same name."""
 
@@ -128,7 +127,7 @@ def has_ended(reader: Reader, row: EntityRow) -> bool:
     since_failed: list[str] = []
     for event in reader.events(row.id):
         since_failed = [] if event.outcome == "transition" else [*since_failed, event.event]
-    return _GIVEN_UP in since_failed
+    return DEAD_LETTERED in since_failed
 
 
 # ----------------------------------------------------------------------------------------------------- sessions

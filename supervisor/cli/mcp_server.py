@@ -48,7 +48,8 @@ Id = Annotated[str, Field(description="the id of a session, turn, agent, task or
 
 class Entity(BaseModel):
     """Session, agent, turn or task. ``visual`` is the visual state of an agent; ``age_s`` is counted from birth until
-    the end; ``outcome`` is the word for the end; ``supervised`` is false for what a dead supervisor left."""
+    the end; ``outcome`` is the word for the end; ``supervised`` is false for what a dead supervisor left. ``silent_s``
+    are the seconds since the last sign of life of a living session; ``used`` is its reported usage."""
 
     id: str
     kind: str
@@ -61,6 +62,8 @@ class Entity(BaseModel):
     note: str
     outcome: str
     supervised: bool
+    silent_s: float | None
+    used: dict[str, float] | None
 
 
 @asynccontextmanager

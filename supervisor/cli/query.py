@@ -37,7 +37,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
-from supervisor.policies.usage import USAGE_EVENTS, UsageTotals
+from supervisor.policies.usage import OWN_USAGE_EVENTS, USAGE_EVENTS, UsageTotals
 from supervisor.ports import EntityRow, JournalDamaged, Reader
 
 WATCH_S: Final = 1.0
@@ -102,10 +102,12 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
     the lines to show, and whether a supervisor runs."""
     with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows: one that ends now leaves none alive
-        rows = _wanted(reader.entities(), all_of_it)
+        every = reader.entities()
+        rows, used = _wanted(every, all_of_it), used_by_rows(reader, every)
         times = read_state_times(reader, rows)
     active_at, options = _last_output_times(state, rows), state_dir_words(state.root)
-    seen = ps(rows, now=time.time(), active_at=active_at, times=times, options=options, supervised=running)
+    now = time.time()
+    seen = ps(rows, now=now, active_at=active_at, times=times, used=used, options=options, supervised=running)
     return rows, _aged(seen, rows), running
 
 
@@ -116,10 +118,12 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
 def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows, as in ``ps``
-        rows = _wanted(reader.entities(), all_of_it)
-        used = used_in(reader) if as_json else {}
+        every = reader.entities()
+        rows = _wanted(every, all_of_it)
+        used = used_in(reader) if as_json else used_by_rows(reader, every)
         times = read_state_times(reader, rows)
-    nodes = tree(rows, used, times, state_dir_words(state.root), now=time.time(), supervised=running)
+    now, active_at = time.time(), _last_output_times(state, rows)
+    nodes = tree(rows, used, times, state_dir_words(state.root), now=now, active_at=active_at, supervised=running)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     _warn_of_troubles(state, rows, running)
 
@@ -145,6 +149,16 @@ def used_in(reader: Reader, *, archived: bool = True) -> Mapping[str, Amounts]:
         sums = UsageTotals(reader.events_named(*USAGE_EVENTS), parents.get).sums()
         warn(f"usage is shown without archived records: {error}")
         return sums
+
+
+def used_by_rows(reader: Reader, rows: Iterable[EntityRow]) -> Mapping[str, Amounts]:
+    """Return the usage by entity id, without what is in archives. *rows* are all entities of the journal: they say what
+    is below what, so that births, most of the records, are not read."""
+    totals = UsageTotals(reader.events_named(*OWN_USAGE_EVENTS))
+    for row in rows:
+        if row.parent_id and row.kind in (Kind.SESSION, Kind.TASK):
+            totals.place(row.id, row.parent_id)
+    return totals.sums()
 
 
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:

@@ -127,12 +127,14 @@ def _metadata(event: LifecycleEvent, left_out: str) -> list[str]:
 
 # ----------------------------------------------------------------------------------------------- what there is
 def ps_text(rows: Iterable[EntityLine]) -> str:
-    heads = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "PARENT", "NOTE")
+    heads = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "LAST SIGN", "COST", "PARENT", "NOTE")
     return columns(heads, (_ps_row(row) for row in rows))
 
 
 def _ps_row(row: EntityLine) -> tuple[str, ...]:
-    return (row.id, row.kind, row.state, row.visual or "", duration(row.age_s), row.parent or "", row.note)
+    sign = f"{duration(row.silent_s)} ago" if row.silent_s is not None else ""
+    spent = cost(row.used.cost_usd, row.used.tokens) if row.used is not None else ""
+    return (row.id, row.kind, row.state, row.visual or "", duration(row.age_s), sign, spent, row.parent or "", row.note)
 
 
 def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]]) -> str:
@@ -183,8 +185,14 @@ def _node_json(node: Node, children: list[msgspec.Raw]) -> msgspec.Raw:
 def _node_line(node: Node) -> str:
     if node.kind == "tool":
         return f'{printable(node.id)} "{printable(node.note)}"'
-    note = f"  ({printable(node.note)})" if node.note else ""
-    return f"{printable(node.id)}  {node.kind} {node.state}{note}"
+    used = node.used or {}
+    parts = [
+        printable(node.note),
+        cost(used.get("cost_usd", 0.0), used.get("input_tokens", 0) + used.get("output_tokens", 0)),
+        f"last sign {duration(node.silent_s)} ago" if node.silent_s is not None and node.kind == "session" else "",
+    ]
+    text = ", ".join(part for part in parts if part)
+    return f"{printable(node.id)}  {node.kind} {node.state}{f'  ({text})' if text else ''}"
 
 
 # ------------------------------------------------------------------------------------------------------- aborts

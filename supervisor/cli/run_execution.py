@@ -226,6 +226,7 @@ async def _report_begin(runner: PlanRunner, state: StateDir) -> None:
 
 
 def _apply(sup: Supervisor, request: RunRequest, plan: Plan) -> None:
+    sup.reload_tokens()  # first, since it may refuse
     reconfigure(sup, agents=plan.agents, settings=plan.settings, workdir=request.workdir)
 
 

@@ -19,16 +19,17 @@ from typing import Final, NamedTuple
 from rich.cells import cell_len, chop_cells, set_cell_size
 from rich.text import Text
 
-from supervisor.cli.rendering import counted, duration
+from supervisor.cli.rendering import cost, counted, duration
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.state_times import StateTimes
 from supervisor.diagnostics.task_status import hold
-from supervisor.diagnostics.tree_view import Notes, VisualStates, waiting_permissions
+from supervisor.diagnostics.tree_view import Notes, SignsOfLife, VisualStates, waiting_permissions
 from supervisor.diagnostics.visual_state import VisualState
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.policies.budgets import Amounts
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow
 
@@ -41,6 +42,8 @@ _STYLES: Final = {"dark orange": "dark_orange", "gray": "grey50"}
 """Names of the terminal for the colours of the specification, where they differ."""
 QUEUED_MAX: Final = 8
 """Largest number of lines about tasks that wait for other tasks or a worker."""
+_WIDE: Final = 80
+"""Columns of a terminal from which on the last sign of life and the cost of a session are shown."""
 _WRAPPED_MAX: Final = 3
 """Largest number of rows of the terminal for one line."""
 
@@ -61,7 +64,8 @@ _GROUP_NAMES: Final = {Group.RUNS: "running", Group.WAITS: "waiting", Group.QUEU
 
 
 class TableLine(NamedTuple):
-    """Line about one session or task. ``since`` is Unix time; ``wraps``: the text of ``doing`` is not cut."""
+    """Line about one session or task. ``since`` is Unix time; ``silent_s`` is the time in seconds since the last sign
+    of life of a session; ``wraps``: the text of ``doing`` is not cut."""
 
     group: Group
     name: str
@@ -71,6 +75,8 @@ class TableLine(NamedTuple):
     style: str = ""
     indicator: str = " "
     wraps: bool = False
+    silent_s: float | None = None
+    cost: str = ""
 
 
 class RunTable:
@@ -83,6 +89,8 @@ class RunTable:
         """Last line of output of each session."""
         self.active_at: dict[str, float] = {}
         """Unix time at which each session last produced output."""
+        self.used: Mapping[str, Amounts] = {}
+        """Reported usage by entity id."""
         self._rows: dict[str, EntityRow] = {}
         self._workstream: EntityRow | None = None
         self._notes: Notes | None = None
@@ -128,11 +136,17 @@ class RunTable:
 
     # ------------------------------------------------------------------ the lines
     def headline(self) -> str:
-        """Return ``run r1 of plan: executing, 2 of 6 tasks completed``; ``""`` without a workstream."""
+        """Return ``run r1 of plan: executing, 2 of 6 tasks completed, 0.2500 USD``; ``""`` without a workstream."""
         row = self._workstream
         if row is None:
             return ""
-        return f"run {row.id} of {data_of(row).get('name')}: {row.state}, {self.notes.task_status.counts(row)}"
+        spent = self._cost(row.id)
+        counts = f"{self.notes.task_status.counts(row)}{f', {spent}' if spent else ''}"
+        return f"run {row.id} of {data_of(row).get('name')}: {row.state}, {counts}"
+
+    def _cost(self, entity_id: str) -> str:
+        used = self.used.get(entity_id)
+        return cost(used.cost_usd, used.tokens) if used is not None else ""
 
     def alerts(self) -> list[str]:
         """Return a sentence for each provider against which no agent is launched now."""
@@ -151,6 +165,7 @@ class RunTable:
         rows = sorted(self._rows.values(), key=lambda row: row.born_seq)
         notes, visual_states = self.notes, VisualStates(rows, now, self.active_at, self.times)
         notes.now = now
+        signs = SignsOfLife(rows, self.active_at)
         turns = {row.parent_id: row for row in rows if row.kind == Kind.TURN and not row.ended}
         runs = {row.parent_id: row for row in rows if row.kind == Kind.RUN}
         tasks = [row for row in self._tasks() if not notes.outcomes.of(row)]
@@ -162,6 +177,7 @@ class RunTable:
             run = runs.get(task.id) if task is not None else None
             line = self._of_session(row, turns.get(row.id), task, run, notes, visual_states.of(row))
             group = line.group if depth == 0 else group  # a child session stays below its parent
+            line = line._replace(silent_s=signs.silent_s(row, now), cost=self._cost(row.id))
             lines.append((group, line._replace(name="  " * depth + row.id)))
         without_session = [row for row in tasks if row.state not in _HELD or row in held.values()]
         lines += [
@@ -251,23 +267,27 @@ def _parents_first(sessions: Sequence[EntityRow]) -> list[tuple[int, EntityRow]]
 # ------------------------------------------------------------------------------------------------------- layout
 def fit(lines: Sequence[TableLine], *, width: int, height: int, now: float) -> list[Text]:
     """Return rows of the terminal, at most *height* of them and none wider than *width*: a heading, the first lines,
-    and the number of lines for which there is no space."""
+    and the number of lines for which there is no space. The last sign of life and the cost are left out where no line
+    has them, and on a narrow terminal."""
     if not lines or height < 1:
         return []
     names, states = [line.name for line in lines], [line.state for line in lines]
     name_width = min(max(map(cell_len, [*names, "SESSION"])), max(8, width // 3))
     state_width = max(map(cell_len, [*states, "STATE"]))
-    ages = [
-        duration(age_s) if age_s >= 60 else f"{age_s} s" for age_s in (int(max(0, now - one.since)) for one in lines)
-    ]
-    age_width = max(map(len, [*ages, "AGE"]))
-    left = 2 + name_width + 2 + state_width + 2 + age_width + 2
-    heading = f"  {'SESSION':{name_width}}  {'STATE':{state_width}}  {'AGE':>{age_width}}  DOING"
+    columns = {"AGE": [_whole_seconds(now - line.since) for line in lines]}
+    if width >= _WIDE:
+        columns["SEEN"] = ["" if line.silent_s is None else _whole_seconds(line.silent_s) for line in lines]
+        columns["COST"] = [line.cost for line in lines]
+    widths = {head: max(map(len, [*cells, head])) for head, cells in columns.items() if any(cells)}
+    left = 2 + name_width + 2 + state_width + 2 + sum(widths.values()) + 2 * len(widths)
+    heads = "  ".join(f"{head:>{column_width}}" for head, column_width in widths.items())
+    heading = f"  {'SESSION':{name_width}}  {'STATE':{state_width}}  {heads}  DOING"
     rows, count = [Text(heading, style="bold")], 0
     most = sum(line.group is not Group.QUEUED for line in lines) + QUEUED_MAX
     # A line without space is not wrapped: there may be thousands of them in each frame.
-    for number, (line, age) in enumerate(zip(lines[:most], ages, strict=False), 1):
-        cells = [_shortened(line.name, name_width), line.state.ljust(state_width), age.rjust(age_width)]
+    for number, line in enumerate(lines[:most], 1):
+        cells = [_shortened(line.name, name_width), line.state.ljust(state_width)]
+        cells += [columns[head][number - 1].rjust(column_width) for head, column_width in widths.items()]
         doing = _wrapped(line.doing, max(8, width - left), _WRAPPED_MAX if line.wraps else 1)
         if len(rows) + len(doing) + (number < len(lines)) > height:
             break
@@ -280,6 +300,11 @@ def fit(lines: Sequence[TableLine], *, width: int, height: int, now: float) -> l
         words = f"  … {counted(len(lines) - count, 'more row', 'more rows')}: {kinds} (all: supervisor ps)"
         rows = [*rows[: height - 1], Text(set_cell_size(words, min(width, cell_len(words))), style="bold")]
     return [_cut(row, width) for row in rows]
+
+
+def _whole_seconds(seconds: float) -> str:
+    whole_s = int(max(0, seconds))
+    return duration(whole_s) if whole_s >= 60 else f"{whole_s} s"
 
 
 def _wrapped(text: str, width: int, rows_max: int) -> list[str]:

@@ -29,6 +29,7 @@ from supervisor.control.error_messages import BadInput, cause_of
 from supervisor.control.named_tasks import find_entity, find_run, find_session, find_task
 from supervisor.control.requests import (
     Abort,
+    AccessLevels,
     Answer,
     BadRequest,
     CancelRun,
@@ -39,11 +40,13 @@ from supervisor.control.requests import (
     Inspect,
     Permissions,
     Ping,
+    Processes,
     Prompt,
     Reload,
     Request,
     Send,
     Split,
+    Stalls,
     Start,
     Steer,
     Stop,
@@ -183,6 +186,25 @@ async def permissions(sup: Supervisor, asked: Permissions) -> Replies:
     yield {"permissions": sup.permissions()}
 
 
+async def processes(sup: Supervisor, asked: Processes) -> Replies:
+    """List the processes of live sessions at this moment, each with the open calls that it belongs to, or may belong
+    to."""
+    wanted = None if asked.id is None else find_session(sup.core.registry, asked.id)
+    found = await sup.processes(wanted)
+    yield {"processes": found.processes, "unlisted": found.unlisted}
+
+
+async def stalls(sup: Supervisor, asked: Stalls) -> Replies:
+    """List the agents at work that make no progress, with the snapshots without progress, the actions taken, and the
+    next one."""
+    yield {"stalls": sup.stalls()}
+
+
+async def access_levels(sup: Supervisor, asked: AccessLevels) -> Replies:
+    """List the trust level of each agent, and what it permits; the list is empty without graduated access."""
+    yield {"access_levels": sup.access_levels()}
+
+
 async def follow(sup: Supervisor, asked: Follow) -> Replies:
     """Send every durable record, those to come included, until the supervisor ends."""
     async with sup.subscribe(RecordId(asked.after)) as events, aclosing(events):
@@ -287,7 +309,7 @@ async def reload(sup: Supervisor, asked: Reload) -> Replies:
 
 def _daemon(sup: Supervisor) -> DaemonControl:
     if sup.core.daemon is None:
-        raise Refused("this supervisor takes no plans: it belongs to one run, or to a program; `supervisor serve` does")
+        raise Refused("this supervisor takes no plans: it belongs to one run, or to a program; a daemon takes them")
     return sup.core.daemon
 
 
@@ -359,6 +381,9 @@ _TABLE: Final = (
     Operation(Ping, ping, Effect.READS, role=Role.READ),
     Operation(Inspect, inspect, Effect.READS, role=Role.READ),
     Operation(Permissions, permissions, Effect.READS, role=Role.READ),
+    Operation(Processes, processes, Effect.READS, role=Role.READ),
+    Operation(Stalls, stalls, Effect.READS, role=Role.READ),
+    Operation(AccessLevels, access_levels, Effect.READS, role=Role.READ),
     Operation(Follow, follow, Effect.READS, lines=Lines.ENDLESS, role=Role.READ),
     Operation(Start, start, Effect.CHANGES, Access("sessions")),
     Operation(Prompt, prompt, Effect.CHANGES, Access("sessions")),

@@ -79,6 +79,29 @@ class Permissions(Request):
     do: Literal["permissions"] = Field(default="permissions", description="permissions, the name of the operation")
 
 
+class Processes(Request):
+    """Ask for the processes of live sessions, and the calls that they belong to."""
+
+    do: Literal["processes"] = Field(default="processes", description="processes, the name of the operation")
+    id: str | None = Field(
+        default=None, description="the id of the only session wanted, with all below it; or of a task (RUN#TASK)"
+    )
+
+
+class Stalls(Request):
+    """Ask for the agents at work that make no progress."""
+
+    do: Literal["stalls"] = Field(default="stalls", description="stalls, the name of the operation")
+
+
+class AccessLevels(Request):
+    """Ask for the trust levels of the agents."""
+
+    do: Literal["access_levels"] = Field(
+        default="access_levels", description="access_levels, the name of the operation"
+    )
+
+
 class Follow(Request):
     """Ask for the records of the journal, those to come included."""
 

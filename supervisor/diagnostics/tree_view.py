@@ -23,6 +23,7 @@ from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
 NOTHING: Final[Mapping[str, Amounts]] = {}
+NEVER: Final[Mapping[str, float]] = {}
 STAYING: Final = (Kind.SESSION, Kind.TASK, Kind.WORKSTREAM)
 """Kinds of entities that are shown after they have ended, too: in the current tree, and in the tree at an earlier
 record."""
@@ -33,7 +34,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """An entity, or an open tool call, with everything below it. ``outcome`` is the word for the end of a task, a
     session or a plan run, ``""`` before the end. ``supervised`` is false for an entity that had not ended when its
     supervisor died: its state is that of this moment. ``used`` is the reported usage of the node and all below it.
-    ``ending`` is the stage in which the termination of a session is, and its deadline; ``None`` before and after."""
+    ``ending`` is the stage in which the termination of a session is, and its deadline; ``None`` before and after.
+    ``silent_s`` is the time in seconds since the last sign of life of a living session, or of the session that works on
+    a task: output of its agent, or a record; ``None`` for other entities."""
 
     id: str
     kind: str
@@ -44,6 +47,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     supervised: bool = True
     used: dict[str, Any] | None = None
     ending: Ending | None = None
+    silent_s: float | None = None
     children: tuple[Node, ...] = ()
 
 
@@ -65,13 +69,16 @@ def tree(
     options: str = "",
     *,
     now: float = 0.0,
+    active_at: Mapping[str, float] = NEVER,
     supervised: bool = True,
 ) -> tuple[Node, ...]:
     """Return the root nodes, those of the newest plan run first. An entity whose parent is not among *rows* is a root.
     *used* is usage by entity id; *times* are the times of entities that wait for a time, and *now* is the Unix time at
-    which the tree is read; *options* are added to the commands in the texts; *supervised*: a supervisor runs."""
+    which the tree is read; *active_at* is the time at which each session last produced output; *options* are added to
+    the commands in the texts; *supervised*: a supervisor runs."""
     ordered = newest_run_first(rows)
     notes = Notes(ordered, times or StateTimes(), options, now=now)
+    signs = SignsOfLife(ordered, active_at)
     known = {row.id for row in ordered}
     below: dict[str, list[EntityRow]] = {}
     for row in ordered:
@@ -80,7 +87,12 @@ def tree(
     made: dict[str, Node] = {}
     for row in reversed(_parents_first(below)):  # iterative: a chain of delegations may be thousands deep
         made[row.id] = _node(
-            row, tuple(made[one.id] for one in below.get(row.id, ())), notes, used.get(row.id), supervised
+            row,
+            tuple(made[one.id] for one in below.get(row.id, ())),
+            notes,
+            used.get(row.id),
+            signs.silent_s(row, now) if now else None,
+            supervised=supervised,
         )
     return tuple(made[row.id] for row in below.get("", ()))
 
@@ -92,7 +104,15 @@ def _parents_first(below: Mapping[str, list[EntityRow]]) -> list[EntityRow]:
     return order
 
 
-def _node(row: EntityRow, children: tuple[Node, ...], notes: Notes, used: Amounts | None, supervised: bool) -> Node:
+def _node(
+    row: EntityRow,
+    children: tuple[Node, ...],
+    notes: Notes,
+    used: Amounts | None,
+    silent_s: float | None,
+    *,
+    supervised: bool,
+) -> Node:
     data = data_of(row)
     calls = () if row.ended else _call_nodes(row, data.get("open") or ())
     waiting = () if row.ended else waiting_permissions(data)
@@ -110,6 +130,7 @@ def _node(row: EntityRow, children: tuple[Node, ...], notes: Notes, used: Amount
         supervised=supervised or row.ended,
         used=used.as_record if used is not None else None,
         ending=ending_of(data),
+        silent_s=silent_s,
         children=(*calls, *permissions, *children),
     )
 
@@ -243,7 +264,8 @@ def limits_of(session: Mapping[str, Any]) -> SessionLimits:
 # ----------------------------------------------------------------------------------------------------------- ps
 class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
     """Line of ``supervisor ps``. ``age_s`` is the time in seconds from birth to *now*, or to the entity's end;
-    ``outcome``, ``supervised`` and ``ending`` are those of :class:`Node`."""
+    ``outcome``, ``supervised``, ``ending`` and ``silent_s`` are those of :class:`Node`; ``used`` is the reported usage
+    of the entity and everything below it."""
 
     id: str
     kind: str
@@ -257,24 +279,28 @@ class EntityLine(msgspec.Struct, frozen=True, kw_only=True):
     outcome: str = ""
     supervised: bool = True
     ending: Ending | None = None
+    silent_s: float | None = None
+    used: Amounts | None = None
 
 
 def ps(
     rows: Iterable[EntityRow],
     *,
     now: float,
-    active_at: Mapping[str, float] | None = None,
+    active_at: Mapping[str, float] = NEVER,
     times: StateTimes | None = None,
+    used: Mapping[str, Amounts] = NOTHING,
     options: str = "",
     supervised: bool = True,
 ) -> tuple[EntityLine, ...]:
     """Return one line per row, those of the newest plan run first. *active_at* is the time at which each session last
-    produced output; *times* are the times of entities that wait for a time; *options* are added to the commands in the
-    texts; *supervised*: a supervisor runs."""
+    produced output; *times* are the times of entities that wait for a time; *used* is usage by entity id; *options* are
+    added to the commands in the texts; *supervised*: a supervisor runs."""
     ordered = newest_run_first(rows)
     times = times or StateTimes()
     notes = Notes(ordered, times, options, now=now)
-    visual_states = VisualStates(ordered, now, active_at or {}, times)
+    visual_states = VisualStates(ordered, now, active_at, times)
+    signs = SignsOfLife(ordered, active_at)
 
     def note(row: EntityRow, data: Mapping[str, Any], visual: VisualState | None) -> str:
         is_silent = visual is VisualState.STALLED and row.kind == Kind.SESSION
@@ -294,10 +320,34 @@ def ps(
             outcome=notes.outcomes.of(row),
             supervised=supervised or row.ended,
             ending=ending_of(data),
+            silent_s=signs.silent_s(row, now),
+            used=used.get(row.id),
         )
         for row in ordered
         for data, visual in [(data_of(row), visual_states.of(row))]
     )
+
+
+class SignsOfLife:
+    """Times of the last signs of life of sessions, from the rows of the sessions, their agents, turns and tasks: the
+    last record, or, in *active_at*, the last output."""
+
+    def __init__(self, rows: Iterable[EntityRow], active_at: Mapping[str, float]) -> None:
+        self._last_at = dict(active_at)
+        self._living: set[str] = set()
+        for row in rows:
+            session = row.id if row.kind == Kind.SESSION else row.parent_id or ""
+            self._last_at[session] = max(self._last_at.get(session, 0.0), row.changed_at)
+            if row.kind == Kind.SESSION and not row.ended:
+                self._living.add(row.id)
+
+    def silent_s(self, row: EntityRow, now: float) -> float | None:
+        """Return the seconds until *now* since the last sign of life of a living session, or of the living session that
+        holds a task; ``None`` for other entities."""
+        session = row.id
+        if row.kind == Kind.TASK and not row.ended:
+            session = str(data_of(row).get("claimed_by") or "")
+        return max(0.0, now - self._last_at[session]) if session in self._living else None
 
 
 # ----------------------------------------------------------------------------------------------- visual states

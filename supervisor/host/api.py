@@ -19,16 +19,17 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent, RecordId
 from supervisor.plans import Settings
 from supervisor.policies.abort_plan import AbortPlan, Receipt
+from supervisor.policies.access import AccessLevel
 from supervisor.policies.argument_checks import check_items, check_text, check_type, check_types
 from supervisor.policies.budgets import Budget, BudgetScope
-from supervisor.policies.liveness import StallProfileName
+from supervisor.policies.liveness import SilentAgent, StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
 from supervisor.ports import Compacted, JournalError, Launch, McpServer, Reader, Retention, UnidentifiedProcess
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.handle import Session
-from supervisor.sessions.inspection import inspect
+from supervisor.sessions.inspection import LiveProcesses, inspect, list_processes
 from supervisor.sessions.mcp_stdio import START_S, McpError, McpResource
 from supervisor.sessions.monitor_registry import hosts_scope
 
@@ -288,6 +289,26 @@ class Supervisor:
         check_type("entity_id", entity_id, str)
         return inspect(self.core.registry, entity_id)
 
+    async def processes(self, session_id: str | None = None) -> LiveProcesses:
+        """Return the processes of every live session, or of one session and the sessions below it, each with the open
+        calls that it belongs to, or may belong to. The processes are those of this moment: they come and go.
+
+        Raises:
+            NoSuchEntity: no live session has that id.
+        """
+        check_types(str, session_id=session_id)
+        return await list_processes(self.core.registry, session_id)
+
+    def stalls(self) -> list[SilentAgent]:
+        """Return the agents at work that make no progress, those that have been silent for longest first: the snapshots
+        without progress, the action taken against each, and the next one."""
+        return self.core.monitors.silences()
+
+    def access_levels(self) -> list[AccessLevel]:
+        """Return the trust level of each agent, by name, and what it permits; none without graduated access (``access``
+        in the settings)."""
+        return self.core.access_levels()
+
     def subscribe(
         self, after_seq: RecordId | None = None
     ) -> AbstractAsyncContextManager[AsyncGenerator[LifecycleEvent, None]]:
@@ -317,6 +338,18 @@ class Supervisor:
         """
         check_types(Retention, retention=retention)
         return await self.core.compact(retention)
+
+    def reload_tokens(self) -> bool:
+        """Read the token file of the HTTP API again, and return whether there is one. From then on the removed tokens
+        are not valid: who follows the events with one of them is disconnected.
+
+        Raises:
+            BadHttpOptions: the file cannot be used; the tokens stay as they were.
+        """
+        if self.core.read_tokens_again is None:
+            return False
+        self.core.read_tokens_again()
+        return True
 
     # ------------------------------------------------------------------ the journal
     @property

@@ -39,6 +39,7 @@ from supervisor.plans.daemon_control import DaemonControl
 from supervisor.plans.earlier_runs import find_earlier_runs
 from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
+from supervisor.policies.access import AccessLevel
 from supervisor.policies.argument_checks import check_name, check_text, check_type, check_types, delivery_point
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
@@ -341,6 +342,10 @@ class SupervisorCore:
         """Return the profile of the configured agent with that name, or ``None``. *entity_id* is the run or the task
         that the agent works for."""
         return self.setups.of(entity_id).agents.get(name)
+
+    def access_levels(self) -> list[AccessLevel]:
+        """Return the trust level of each configured agent, and of each agent with a score."""
+        return self.trust.levels(self.setups.common.agents)
 
     def part(self, make: Callable[[SupervisorCore], _T]) -> _T:
         """Return the part of this supervisor that *make* makes: the same object at every call. For parts whose classes

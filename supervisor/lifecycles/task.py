@@ -85,20 +85,21 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     """Data of a task: its holder, its retry budget, its dependencies, and its last results.
 
     ``workstream`` is the id of its workstream, ``name`` its name in the plan, and ``digest`` a hash of its definition
-    in the plan, by which another supervisor recognises the task. ``part_of`` names the task that was split into it and
-    others; ``parts`` is the definition of the subtasks that it was split into while it ran, as plain data, since no
-    plan file has it. ``judged`` is the commit that was tested and reviewed: that commit is merged, and nothing later.
-    ``approved_by`` is the person who approved the result, which is to be merged then. ``unmerged``: the task was closed
-    while not all of its work was merged, because no supervisor ran the plan any more, or, if ``rest`` names a branch,
-    because something was written after the work was judged, which is only on that branch. ``delay_s`` is the wait
-    before the next claim, from the time of the record that opened the task again. ``claimed_by`` is the session that
-    has the task, or whose work is its result; the work of a claim that is over (failed, rejected, taken away) is never
-    merged. ``ended_as`` is the word for the end of a cancelled task (``task_end``). ``failure`` is the reason why the
-    last claim failed, for the next prompt: the findings against its result (``has_findings``), or the error that left
-    no result to check. ``findings_before`` are the findings of the failed claim before that. ``conflict`` is the commit
-    of the last claim that is in conflict with the target: the next claim begins with that commit, and the target merged
-    in. ``held_by`` is the obstacle that holds the next step of the task, such as its merge, and that is charged to
-    nobody (rule 48).
+    in the plan, by which another supervisor recognises the task. ``depends_on`` are the names of the tasks that the
+    plan says must end before the task begins, from its birth to its end; ``waiting_for`` are those that it waits for
+    now. ``part_of`` names the task that was split into it and others; ``parts`` is the definition of the subtasks that
+    it was split into while it ran, as plain data, since no plan file has it. ``judged`` is the commit that was tested
+    and reviewed: that commit is merged, and nothing later. ``approved_by`` is the person who approved the result, which
+    is to be merged then. ``unmerged``: the task was closed while not all of its work was merged, because no supervisor
+    ran the plan any more, or, if ``rest`` names a branch, because something was written after the work was judged,
+    which is only on that branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened
+    the task again. ``claimed_by`` is the session that has the task, or whose work is its result; the work of a claim
+    that is over (failed, rejected, taken away) is never merged. ``ended_as`` is the word for the end of a cancelled
+    task (``task_end``). ``failure`` is the reason why the last claim failed, for the next prompt: the findings against
+    its result (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of
+    the failed claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the
+    next claim begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step
+    of the task, such as its merge, and that is charged to nobody (rule 48).
     """
 
     max_retries: int = 3
@@ -115,6 +116,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     workstream: str = ""
     name: str = ""
     digest: str = ""
+    depends_on: tuple[str, ...] = ()
     part_of: str = ""
     parts: tuple[dict[str, Any], ...] = ()
     judged: str = ""

@@ -73,6 +73,20 @@ class TrustScore(msgspec.Struct, frozen=True, kw_only=True):
     violations: tuple[float, ...] = ()
 
 
+class AccessLevel(msgspec.Struct, frozen=True, kw_only=True):
+    """Trust level of an agent now: its successes, its open violations, and what the level permits."""
+
+    agent: str
+    level: Level
+    successes: int
+    violations: int
+    may_write: bool
+    may_use_network: bool
+    files_max: int
+    directories: tuple[str, ...]
+    transitions: tuple[str, ...]
+
+
 class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of graduated access: seconds that a violation stays open, the levels that known agents begin with, and
     the rights of each level."""
@@ -84,6 +98,21 @@ class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
     def first(self, agent: str) -> TrustScore:
         """Return the score that *agent* begins with."""
         return TrustScore(level=self.initial.get(agent, Level.UNTRUSTED))
+
+    def describe(self, agent: str, standing: TrustScore, at: float) -> AccessLevel:
+        """Return the level of *agent*, whose score is *standing*, at the time *at*."""
+        rights = self.rights[standing.level]
+        return AccessLevel(
+            agent=agent,
+            level=standing.level,
+            successes=standing.successes,
+            violations=len(_open(standing, at, self.decay_s)),
+            may_write=rights.write,
+            may_use_network=rights.network,
+            files_max=rights.files_max,
+            directories=rights.directories,
+            transitions=tuple(sorted(rights.transitions)),
+        )
 
 
 # ------------------------------------------------------------------------------------------------------- the record

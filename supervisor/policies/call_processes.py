@@ -171,6 +171,24 @@ class CallProcesses(NamedTuple):
     above: tuple[ProcessSeen, ...] = ()
 
 
+class LiveProcess(msgspec.Struct, frozen=True, kw_only=True):
+    """A process of a session that is alive, or being ended by the kernel.
+
+    ``role`` is ``agent`` (the agent itself), ``server`` (kept by the agent from turn to turn), ``call`` (belongs to one
+    of ``calls``), ``maybe`` (may belong to one of them) or ``other`` (was there before). ``calls`` are the ids of the
+    open calls, where the role is ``call`` or ``maybe``; several, if nothing tells which of them has started it.
+    ``command`` is the begin of the command line."""
+
+    pid: int
+    parent: int
+    agent: str
+    role: str
+    calls: tuple[str, ...] = ()
+    command: str = ""
+    age_s: float = 0.0
+    exiting: bool = False
+
+
 def servers_in(seen: Iterable[ProcessSeen], agent: AgentPrograms, since: float = inf) -> frozenset[int]:
     """Return the pids of the servers that an agent keeps from turn to turn, and of the descendants of these servers.
 
@@ -276,3 +294,35 @@ def processes_of_turn(seen: Sequence[ProcessSeen], since: int, agent: AgentProgr
     """
     kept = {agent.pid, *servers_in(seen, agent)}
     return tuple(process for process in seen if process.pid not in kept and process.alive and process.born >= since)
+
+
+def describe_processes(
+    seen: Sequence[ProcessSeen], span: CallSpan, agent: AgentPrograms, agent_id: str, calls: Sequence[str]
+) -> list[tuple[ProcessSeen, LiveProcess]]:
+    """Return the live processes among *seen*, parents before their children, each with its role.
+
+    Args:
+        span: the time in which the open *calls* started processes.
+        agent: the main process of the agent, and the names of its servers and of its own programs.
+        agent_id: the id of the agent.
+        calls: the ids of the open calls of which the agent does the work by itself.
+    """
+    found = processes_of_calls(seen, span._replace(alone=True), agent) if calls else CallProcesses()
+    roles = dict.fromkeys(servers_in(seen, agent, span.since), "server")
+    roles |= dict.fromkeys(agent_itself(seen, agent, span.since), "agent")
+    roles |= dict.fromkeys((one.pid for one in (*found.may_belong, *found.exiting)), "maybe")
+    roles |= dict.fromkeys((one.pid for one in found.belong), "call")
+
+    def describe(one: ProcessSeen) -> LiveProcess:
+        role = roles.get(one.pid, "other")
+        return LiveProcess(
+            pid=one.pid,
+            parent=one.parent,
+            agent=agent_id,
+            role=role,
+            calls=tuple(calls) if role in ("call", "maybe") else (),
+            command=one.command,
+            exiting=one.exiting,
+        )
+
+    return [(one, describe(one)) for one in seen if one.alive]

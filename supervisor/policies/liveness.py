@@ -55,6 +55,27 @@ class Liveness(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+class SilentAgent(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent that works on a turn and has made no progress for one snapshot or more, or against which an action was
+    taken that is not forgotten yet.
+
+    ``snapshots`` counts those without progress, one every ``snapshot_s`` seconds; ``silent_s`` is the time that they
+    cover. ``profile`` is the stall profile that applies now. ``taken`` are the actions so far, ``next`` is the action
+    that follows at most ``next_in_s`` seconds from now without progress, and ``ends_in_s`` the seconds after which the
+    session is aborted; all three are ``None`` for a one-shot agent, which the time-out of its turn bounds."""
+
+    session: str
+    turn: str
+    profile: str
+    snapshots: int
+    snapshot_s: float
+    silent_s: float
+    taken: tuple[str, ...] = ()
+    next: str | None = None
+    next_in_s: float | None = None
+    ends_in_s: float | None = None
+
+
 class StallAction(Enum):
     """Actions against an agent that makes no progress."""
 
@@ -94,6 +115,26 @@ class Stall:
             return None
         self.taken = due
         return STEPS[due - 1]
+
+    def describe(
+        self, session: str, turn: str, name: StallProfileName, rules: Liveness, *, one_shot: bool
+    ) -> SilentAgent:
+        """Return the snapshots and actions so far, and the actions to come under the stall profile *name*."""
+        profile, every_s = rules.profile(name), rules.snapshot_s
+        bounds = (profile.wake, profile.stop, profile.kill)
+        to_come = None if one_shot or self.taken >= len(bounds) else self.taken
+        return SilentAgent(
+            session=session,
+            turn=turn,
+            profile=name.value,
+            snapshots=self.silent,
+            snapshot_s=every_s,
+            silent_s=self.silent * every_s,
+            taken=tuple(one.value for one in STEPS[: self.taken]),
+            next=None if to_come is None else STEPS[to_come].value,
+            next_in_s=None if to_come is None else max(0, bounds[to_come] - self.silent) * every_s,
+            ends_in_s=None if one_shot else max(0, profile.kill - self.silent) * every_s,
+        )
 
 
 STEPS: Final = (StallAction.WAKE, StallAction.STOP, StallAction.KILL)

@@ -22,6 +22,8 @@ USAGE: Final = "Usage"
 """Name of the fact that records the usage of a session so far, and every budget scope in which the usage counts."""
 USAGE_EVENTS: Final = ("Born", USAGE, "claimed")
 """Events whose records are read; the records of other events change nothing."""
+OWN_USAGE_EVENTS: Final = USAGE_EVENTS[1:]
+"""The events without births, where rows say what is below what."""
 NOTHING: Final = Amounts()
 _LEFT_OUT: Final = "/~"
 """Part of an id that replaces the middle of a path that would be too long: such an id does not name the parent."""
@@ -105,9 +107,14 @@ class UsageTotals:
         if record.event == USAGE and record.outcome == "fact":
             self._used(record.entity_id, str(fact["turn"]), msgspec.convert(fact["used"], Amounts))
         elif record.event == "claimed" and record.outcome == "transition" and fact.get("by"):
-            self._above[str(fact["by"])] = record.entity_id
+            self.place(str(fact["by"]), record.entity_id)
         elif record.outcome == "born":
             self._born(record)
+
+    def place(self, entity_id: str, above: str) -> None:
+        """Count the usage of an entity, and of everything below it, for the entity *above*, too. Records say so
+        themselves, except where the first record of the entity is not added."""
+        self._above[entity_id] = above
 
     def _used(self, session_id: str, turn_id: str, used: Amounts) -> None:
         """Record the usage of a session so far; the increase counts for the named turn."""
@@ -117,9 +124,9 @@ class UsageTotals:
 
     def _born(self, record: LifecycleEvent) -> None:
         if record.entity_type == "session" and "/" in record.entity_id:
-            self._above[record.entity_id] = self._parent(record.entity_id)
+            self.place(record.entity_id, self._parent(record.entity_id))
         elif record.entity_type == "task" and record.metadata.get("workstream"):
-            self._above[record.entity_id] = str(record.metadata["workstream"])
+            self.place(record.entity_id, str(record.metadata["workstream"]))
 
     def _parent(self, session_id: str) -> str:
         above = session_id.rpartition("/")[0]

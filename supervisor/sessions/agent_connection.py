@@ -34,7 +34,7 @@ from supervisor.lifecycles.events import (
 )
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, ModelProblem, RecordId, ToolOutcome, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
-from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.call_processes import LiveProcess, ProcessSeen
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.turn_outcome import decide_verdict
 from supervisor.ports import Outcome
@@ -398,6 +398,10 @@ class AgentConnection(Connection):
             answer(outcome)
 
     def processes(self) -> tuple[PlannedProcess, ...]:
+        """Return no processes: the agent of this base class is a function."""
+        return ()
+
+    async def list_processes(self) -> tuple[LiveProcess, ...] | None:
         """Return no processes: the agent of this base class is a function."""
         return ()
 

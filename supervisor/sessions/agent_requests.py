@@ -28,6 +28,7 @@ from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.abort_request import program_end_s
 from supervisor.policies.access import call_refusal
+from supervisor.policies.call_processes import LiveProcess, ProcessSeen
 from supervisor.policies.permissions import (
     Decision,
     OptionChoice,
@@ -246,6 +247,28 @@ class Terminals:
     def processes(self) -> list[PlannedProcess]:
         """Return the processes of the terminals that run, each with the id of its call."""
         return [PlannedProcess(owner=self._calls[one], pid=process.pid) for one, process in self._running.items()]
+
+    async def list_processes(self, agent_id: str) -> list[tuple[ProcessSeen, LiveProcess]] | None:
+        """Return the live processes of the terminals that run, as processes of their calls; ``None`` if they cannot be
+        listed."""
+        found: list[tuple[ProcessSeen, LiveProcess]] = []
+        for terminal, process in list(self._running.items()):
+            calls, seen = (self._calls[terminal],), await process.list_processes()
+            if seen is None:
+                return None
+            for one in seen:
+                if one.alive:
+                    live = LiveProcess(
+                        pid=one.pid,
+                        parent=one.parent,
+                        agent=agent_id,
+                        role="call",
+                        calls=calls,
+                        command=one.command,
+                        exiting=one.exiting,
+                    )
+                    found.append((one, live))
+        return found
 
     def kill(self, terminal_id: str | None = None) -> None:
         """Kill the program of one terminal, or with ``None`` of all terminals; a terminal that does not run is

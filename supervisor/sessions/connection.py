@@ -10,7 +10,7 @@ from supervisor.lifecycles.session import Message
 from supervisor.lifecycles.types import RecordId, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts, BudgetScope
-from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.call_processes import LiveProcess, ProcessSeen
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.usage import ConversationTotals
@@ -105,6 +105,11 @@ class Connection(Protocol):
 
     def processes(self) -> tuple[PlannedProcess, ...]:
         """Return the processes of the agent and its terminals that are known to be alive."""
+        ...
+
+    async def list_processes(self) -> tuple[LiveProcess, ...] | None:
+        """Return the processes of the agent and its terminals that live now, each with the calls that it may belong to;
+        ``None`` if they cannot be listed."""
         ...
 
     async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:

@@ -1,17 +1,61 @@
-"""Inspection of one live entity, even if the entity is stuck: state, mailbox, asynchronous tasks and their stacks.
+"""Inspection of one live entity, even if the entity is stuck: state, mailbox, asynchronous tasks and their stacks; and
+the list of the processes of sessions.
 
-Nothing is sent, awaited or changed. The result contains no prompt and no output of an agent.
+:func:`inspect` sends, awaits and changes nothing. No result contains a prompt or output of an agent.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
+
+import anyio
+import msgspec
 
 from actors import Inspection, NoSuchActor
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
 from supervisor.lifecycles.types import Kind
+from supervisor.policies.call_processes import LiveProcess
 from supervisor.runtime.entity import EntityActor, NoSuchEntity
 from supervisor.sessions.registry import SessionRegistry
+
+LIST_S: Final = 5.0
+"""Seconds that the shim of a program has to list its processes."""
+
+
+class LiveProcesses(msgspec.Struct, frozen=True, kw_only=True):
+    """Processes of sessions at one moment. ``unlisted`` are the sessions whose processes could not be listed."""
+
+    processes: tuple[LiveProcess, ...]
+    unlisted: tuple[str, ...] = ()
+
+
+async def list_processes(registry: SessionRegistry, session_id: str | None) -> LiveProcesses:
+    """Return the processes of every live session, or of the session *session_id* and the sessions below it.
+
+    Raises:
+        NoSuchEntity: no live session has that id.
+    """
+    sessions = list(registry.sessions) if session_id is None else [registry.session(session_id).session_id]
+    if session_id is not None:
+        for one in sessions:  # which grows meanwhile
+            sessions += [child.session_id for child in registry.children_of(one)]
+    found: dict[str, tuple[LiveProcess, ...] | None] = {}
+
+    async def look(one: str) -> None:
+        session = registry.sessions.get(one)
+        if session is None or session.connection is None:
+            return
+        found[one] = None
+        with anyio.move_on_after(LIST_S):
+            found[one] = await session.connection.list_processes()
+
+    async with anyio.create_task_group() as group:
+        for one in sessions:
+            group.start_soon(look, one)
+    return LiveProcesses(
+        processes=tuple(process for one in sessions for process in found.get(one) or ()),
+        unlisted=tuple(one for one in sessions if one in found and found[one] is None),
+    )
 
 
 def inspect(registry: SessionRegistry, entity_id: str) -> Inspected:

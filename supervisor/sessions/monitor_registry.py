@@ -15,7 +15,7 @@ import msgspec
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.types import AbortReason, ModelFailure, RecordId
 from supervisor.policies.budgets import WHOLE, Amounts, Budget, BudgetScope, SpentBudget
-from supervisor.policies.liveness import StallProfileName
+from supervisor.policies.liveness import SilentAgent, StallProfileName
 from supervisor.policies.monitor_settings import MonitorSettings
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import LiveSession, SessionPhase
@@ -209,6 +209,11 @@ class MonitorRegistry:
 
     def turn_ended(self, monitor: SessionMonitor) -> None:
         self._running.pop(monitor.session.session_id, None)
+
+    def silences(self) -> list[SilentAgent]:
+        """Return the agents at work that make no progress, those that have been silent for longest first."""
+        found = [silence for one in self._running.values() if (silence := one.silence()) is not None]
+        return sorted(found, key=lambda one: -one.silent_s)
 
     def _snapshot_later(self, every_s: float) -> None:
         self._news[every_s] = set()

@@ -22,6 +22,7 @@ A line of agent output passes these stations, in one direction:
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
@@ -60,7 +61,7 @@ from supervisor.lifecycles.types import (
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.abort_request import program_end_s
 from supervisor.policies.budgets import Amounts
-from supervisor.policies.call_processes import ProcessSeen, processes_of_turn
+from supervisor.policies.call_processes import LiveProcess, ProcessSeen, describe_processes, processes_of_turn
 from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.retry_reason import quoted_lines
@@ -122,6 +123,8 @@ from supervisor.sessions.tool_calls import ToolCallTerminations
 
 _WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """Messages which show that an agent works on its prompt, or tries to."""
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+"""Number of clock ticks in a second, in which births of processes are measured."""
 PATIENCE_S = 20.0
 """Seconds that a launch waits for file descriptors before the session begins another launch: each launch costs
 records."""
@@ -340,6 +343,25 @@ class ProcessConnection(AgentConnection):
         agent = self._agent_io.process
         alive = () if agent is None else (PlannedProcess(owner=self.agent_id, pid=agent.pid),)
         return (*alive, *self._terminals.processes())
+
+    async def list_processes(self) -> tuple[LiveProcess, ...] | None:
+        process = self._agent_io.process
+        if process is None:
+            return None if self._is_unknown else ()
+        own = [one for one in self._calls.values() if not self._terminals.is_served(one)]
+        span, programs = self._terminations.span, self.session.profile.programs_of(process.pid)
+        seen = await process.list_processes()
+        of_terminals = await self._terminals.list_processes(self.agent_id)
+        if seen is None or of_terminals is None:
+            return None
+        found = [*describe_processes(seen, span, programs, self.agent_id, own), *of_terminals]
+        now, redact = process.clock(), self.registry.journal_writer.redactor.text
+        return tuple(
+            msgspec.structs.replace(
+                one, command=redact(one.command), age_s=round(max(0, now - process.born) / TICKS_PER_S, 2)
+            )
+            for process, one in found
+        )
 
     async def processes_of_turn(self) -> tuple[ProcessSeen, ...] | None:
         process = self._agent_io.process

@@ -25,7 +25,7 @@ from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, RecordId, Severity, Verdict
 from supervisor.policies import liveness
 from supervisor.policies.budgets import Amounts, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
-from supervisor.policies.liveness import ONE_SHOT, Stall, StallAction, StallProfileName
+from supervisor.policies.liveness import ONE_SHOT, SilentAgent, Stall, StallAction, StallProfileName
 from supervisor.policies.loop_detection import FinishedCall, LoopDetector
 from supervisor.policies.model_errors import ModelLimits, ModelRecord
 from supervisor.policies.monitor_settings import MonitorSettings
@@ -512,6 +512,16 @@ class SessionMonitor:
             self._stalled(step)
         elif self._stall.silent * self.rules.liveness.snapshot_s < PROGRESS_S:
             self._see_progress()
+
+    def silence(self) -> SilentAgent | None:
+        """Return the snapshots without progress of the turn under way; ``None`` if the last one had progress and no
+        action is to be forgotten."""
+        if not (self._under_way and (self._stall.silent or self._stall.taken)):
+            return None
+        one_shot = self.session.profile.one_shot
+        return self._stall.describe(
+            self.session.session_id, self._turn_id, self._patience, self.rules.liveness, one_shot=one_shot
+        )
 
     def _see_progress(self) -> None:
         """Report progress, which extends the turn's deadline, when no more than two snapshots are left before the

@@ -232,6 +232,11 @@ class ToolCallTerminations:
         self._opened[call_id] = None
 
     @property
+    def span(self) -> CallSpan:
+        """Span of time in which the processes of the open calls were started."""
+        return self._span
+
+    @property
     def _alone(self) -> bool:
         """True if every process that was started in the present span belongs to a call that is being terminated."""
         return all(one in self._aborted for one in self._opened)

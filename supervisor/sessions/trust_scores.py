@@ -15,6 +15,7 @@ import msgspec
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.access import (
+    AccessLevel,
     AccessPolicy,
     Level,
     Rights,
@@ -47,6 +48,14 @@ class Trust:
 
     def level(self, agent: str) -> Level:
         return self._standing(agent).level
+
+    def levels(self, agents: Iterable[str]) -> list[AccessLevel]:
+        """Return the levels of *agents* and of every agent with a score, by name; none if there is no access policy."""
+        if self.policy is None:
+            return []
+        now = self._registry.journal_writer.clock.now()
+        known = sorted({*agents, *self.standings})
+        return [self.policy.describe(one, self._standing(one), now) for one in known]
 
     def rights(self, agent: str) -> Rights | None:
         """Return the present rights of an agent; ``None`` if there is no access policy."""

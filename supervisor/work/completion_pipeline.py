@@ -37,6 +37,7 @@ from msgspec.structs import replace
 
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
+from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
 from supervisor.lifecycles.task_cascade import (
@@ -75,9 +76,6 @@ EffectEnd = Callable[[], Awaitable[None]]
 
 ORPHANED: Final = "the supervisor of its session ended"
 """Reason on record of a task that was lost with its supervisor."""
-
-DEAD_LETTERED: Final = "DeadLettered"
-"""Fact of a task: its failure is final, so that only a person can have the task tried again."""
 
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"

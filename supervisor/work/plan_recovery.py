@@ -25,6 +25,7 @@ from contextlib import suppress
 import anyio
 import msgspec
 
+from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
@@ -43,7 +44,7 @@ from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
 from supervisor.work.attempt import Attempts, aborted_for, as_failed, last_data_of
 from supervisor.work.checkpoints import take_back, workspace_of
-from supervisor.work.completion_pipeline import DEAD_LETTERED, ORPHANED, CompletionPipeline
+from supervisor.work.completion_pipeline import ORPHANED, CompletionPipeline
 from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
 from supervisor.work.task_execution import ACTOR, CancelReason, TaskExecution, checkpoint_after

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from supervisor.diagnostics.quality import REVIEWED
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import TimeLimit
 from supervisor.plans.tasks import TaskConfig
@@ -28,9 +29,6 @@ TRIES: Final = 2
 FINDINGS_MAX: Final = 50
 FINDING_CHARS_MAX: Final = 500
 """Limits for the findings that are recorded in the journal: their number, and the characters of each."""
-REVIEWED: Final = "Reviewed"
-"""Name of the fact of a review, in the log of the session that did the work."""
-
 REVIEW: Final = "review"
 """Actor of the start of a reviewer's session."""
 

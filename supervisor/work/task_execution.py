@@ -369,6 +369,7 @@ class TaskExecution:
             workstream=workstream_id,
             name=self.name,
             digest=digest,
+            depends_on=tuple(dict.fromkeys(self.needed)),
             part_of=self.parent.id if self.parent is not None else "",
             failure=before.failure if before is not None else "",
             has_findings=before is not None and before.has_findings,

@@ -545,6 +545,11 @@ def test_ps_and_tree_of_a_running_supervisor(cli: Cli, running: Running) -> None
     seen = {one["id"]: one for one in cli("ps", "--json", "--state-dir", running.state_dir).json}
     assert list(seen) == ["lead", "lead/docs", "lead:t1", "lead:a1"]
     assert (seen["lead:t1"]["state"], seen["lead:a1"]["visual"]) == ("TOOL_USE", "RUNNING")
+    assert 0 <= seen["lead"]["silent_s"] <= seen["lead"]["age_s"]
+    assert seen["lead/docs"]["silent_s"] is None  # it has ended
+    assert "LAST SIGN" in cli("ps", "--state-dir", running.state_dir).out.splitlines()[0]
+    lines = cli("tree", "--state-dir", running.state_dir).out
+    assert re.search(r"^lead  session Running  \(last sign [\d.]+ s ago\)$", lines, re.MULTILINE)
     output = cli("tree", "--state-dir", running.state_dir)
     assert '│  └─ lead:t1:c1 "a long one"' in output.out.splitlines()
     (lead,) = cli("tree", "--json", "--state-dir", running.state_dir).json
@@ -1108,7 +1113,7 @@ def test_a_run_goes_on_when_nobody_reads(ended: Path) -> None:
     calls: list[str] = []
 
     class Broken:
-        def show(self, events: object, rows: object) -> None:
+        def show(self, events: object, rows: object, used: object = ()) -> None:
             calls.append("show")
             raise BrokenPipeError
 
@@ -1136,7 +1141,7 @@ def test_a_defect_of_the_view_does_not_stop_a_run(ended: Path, capsys: pytest.Ca
     logged: list[int] = []
 
     class Defective(JsonView):
-        def show(self, events: object, rows: object) -> None:
+        def show(self, events: object, rows: object, used: object = ()) -> None:
             raise ValueError("no such column")
 
     reporter = Reporter(after=0, log=lambda event: logged.append(event.seq))

@@ -6,6 +6,7 @@ import pytest
 
 from supervisor.cli.run_table import Group, RunTable, TableLine, fit
 from supervisor.diagnostics.state_times import time_of_day
+from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 from tests.cli.live_kit import agent, record, row, run, session, stream, task, turn
 
@@ -24,6 +25,25 @@ def lines_of(*rows: EntityRow) -> list[TableLine]:
 
 def drawn(table: RunTable, width: int, height: int = 30) -> list[str]:
     return [row.plain for row in fit(table.lines(now=3.0), width=width, height=height, now=3.0)]
+
+
+# ------------------------------------------------------------------------------------------- sign of life and cost
+def test_the_last_sign_of_life_and_the_cost_are_shown() -> None:
+    """A wide terminal shows for each session the time since its last output or record, and what it has cost; the
+    headline has the cost of the run."""
+    table = table_of(stream(2), task("a", "IN_PROGRESS", claimed_by="a"), session("a"), session("b"))
+    table.active_at = {"a": 2.5}
+    table.used = {"a": Amounts(cost_usd=0.25), "r1": Amounts(cost_usd=0.5), "b": Amounts(input_tokens=30)}
+    heading, *lines = drawn(table, 100)
+    assert heading.split() == ["SESSION", "STATE", "AGE", "SEEN", "COST", "DOING"]
+    assert [line.split()[-4:] for line in lines] == [["0", "s", "0.2500", "USD"], ["1", "s", "30", "tokens"]]
+    assert table.headline().endswith(", 0.5000 USD")
+    assert drawn(table, 79)[0].split() == ["SESSION", "STATE", "AGE", "DOING"]
+
+
+def test_a_column_without_values_is_left_out() -> None:
+    """Where no session has a cost, there is no column for the cost."""
+    assert drawn(table_of(session("a")), 100)[0].split() == ["SESSION", "STATE", "AGE", "SEEN", "DOING"]
 
 
 # --------------------------------------------------------------------------------------------------------- order

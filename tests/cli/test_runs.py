@@ -118,6 +118,11 @@ def test_a_run_that_goes_on_is_reported_until_now(tmp_path: Path) -> None:
         assert [line.split()[:2] for line in report[4:6]] == [["r1#done", "completed"], ["r1#asked", "PLANNED"]]
         approve = f"supervisor approve r1#asked --state-dir {one.state_dir}"
         assert report[-2:] == ["waits for a person:", f"    r1#asked: waits to be approved: {approve}"]
+        seen = {row["id"]: row for row in cli("ps", "--json", "--state-dir", one.state_dir).json}
+        assert [seen[name]["used"]["cost_usd"] for name in ("r1", "r1#done", "done")] == [0.25] * 3
+        assert "0.2500 USD" in cli("ps", "--state-dir", one.state_dir).out
+        tree = cli("tree", "--state-dir", one.state_dir).out.splitlines()
+        assert tree[0] == "r1  workstream executing  (1 of 2 tasks completed, 1 to be approved, 0.2500 USD)"
         one.signal(signal.SIGKILL)
         one.process.wait(120)
         (listed,) = cli("runs", "--json", "--state-dir", one.state_dir).json

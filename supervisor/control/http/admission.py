@@ -22,6 +22,7 @@ from starlette.datastructures import Headers
 from supervisor.control.http.callers import CLIENT, HttpClient, Identify
 from supervisor.control.http.errors import Problem, problem_of
 from supervisor.control.roles import Role
+from supervisor.control.server import LINE_BYTES_MAX
 from supervisor.ports.logs import get_logger
 
 Message = MutableMapping[str, Any]
@@ -29,7 +30,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Any, Receive, Send], Awaitable[None]]
 
-BODY_BYTES_MAX: Final = 1024 * 1024
+BODY_BYTES_MAX: Final = LINE_BYTES_MAX
 BODY_S: Final = 30.0
 """Seconds within which the whole body of a request must arrive."""
 STALL_S: Final = 10.0

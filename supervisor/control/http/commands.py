@@ -2,7 +2,7 @@
 
 A route takes the fields of the operation's request in its path and in its body, and replies as the control socket does.
 The fields are checked by the request model, so that errors have the same text everywhere. ``by`` is the name of the
-caller, and ``command_id`` the header ``Idempotency-Key``: neither can be given in a body.
+caller, and ``command_id`` (``key`` of a plan) the header ``Idempotency-Key``: neither can be given in a body.
 
 An abort takes two requests. POST /aborts with what is to end returns the plan, which names everything that would end;
 POST /aborts/ID executes exactly that plan, or is refused if it has changed meanwhile. The plans that were returned last
@@ -11,6 +11,7 @@ are kept in memory.
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
@@ -35,8 +36,11 @@ from supervisor.runtime.entity import Refused
 
 PLANS_MAX: Final = 1_024
 """Number of abort plans that are kept for their execution."""
-_NEVER: Final = ("do", "by", "command_id")
+_KEYS: Final = ("command_id", "key")
+"""Fields of requests that the header ``Idempotency-Key`` stands for."""
+_NEVER: Final = ("do", "by", *_KEYS)
 """Fields of requests that no body may have."""
+_IN_PATH: Final = re.compile(r"\{(\w+)(?::path)?\}")
 
 _ERRORS: Final[dict[int | str, dict[str, Any]]] = {
     **ERRORS,
@@ -123,6 +127,26 @@ class TaskReplies(BaseModel):
     items: list[TaskReply] = Field(description="the replies, in the order of the tasks")
 
 
+class Submitted(BaseModel):
+    """Reply to a plan."""
+
+    run: str = Field(description="the id of the run, which is on the disk")
+    notes: list[str] = Field(description="sentences about what of the plan has no effect here")
+
+
+class RunCancelled(BaseModel):
+    """Reply to the end of a run."""
+
+    run: str = Field(description="the id of the run")
+    already_ended: bool = Field(description="whether the run had ended before, so that nothing was done")
+
+
+class Reloaded(BaseModel):
+    """Reply to a reload of the configuration."""
+
+    reloaded: str = Field(description="a sentence about what was read")
+
+
 class Moved(BaseModel):
     """Reply to a compaction."""
 
@@ -179,7 +203,10 @@ _ROUTES: Final = (
         without=("reason", "within_s", "plan"),
         summary="Plan an abort, and name everything that would end. POST /api/v1/aborts/ID executes the plan.",
     ),
+    _Route("submit", "/runs", Submitted, 201),
+    _Route("cancel_run", "/runs/{run:path}", RunCancelled, method="DELETE"),
     _Route("compact", "/compactions", Moved),
+    _Route("reload", "/reload", Reloaded),
     _Route("stop", "/stop", Stopping, 202),
 )
 """The routes. No path matches two of them."""
@@ -244,14 +271,14 @@ async def _run(request: Request, operation: Operation, given: Mapping[str, Any])
 
 def _add(router: APIRouter, route: _Route) -> None:
     operation = OPERATIONS[route.operation]
-    in_path = ("id",) if "{id:path}" in route.path else ()
+    in_path = _IN_PATH.findall(route.path)
     body = _body_of(route, operation, in_path)
-    repeatable = "command_id" in operation.request.model_fields
+    key_field = next((one for one in _KEYS if one in operation.request.model_fields), None)
 
     async def endpoint(request: Request, **given: Any) -> Response:
         fields = {**route.fixed, **{name: given[name] for name in in_path}}
-        if repeatable and (key := given["idempotency_key"]) is not None:
-            fields["command_id"] = key
+        if key_field is not None and (key := given["idempotency_key"]) is not None:
+            fields[key_field] = key
         if (sent := given.get("body")) is not None:
             fields |= sent.checked()
         lines = await _run(request, operation, fields)
@@ -268,8 +295,8 @@ def _add(router: APIRouter, route: _Route) -> None:
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[str, Path(description=text)])
         for name, text in described.items()
     ]
-    if repeatable:
-        header = Header(description="an id of your own: a command with this id takes effect once")
+    if key_field is not None:
+        header = Header(description=operation.request.model_fields[key_field].description)
         key: Any = Annotated[str | None, header]
         parameters.append(Parameter("idempotency_key", Parameter.KEYWORD_ONLY, annotation=key, default=None))
     if body is not None:

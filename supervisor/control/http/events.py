@@ -12,15 +12,15 @@ The contract, which docs/how-to/event-stream.md explains::
 ``Last-Event-ID`` counts as ``after``. A comment comes after ``HEARTBEAT_S`` seconds of silence, which also finds out
 that the reader has left: a client that is gone without a word is noticed by a write only.
 
-A reader delays nobody. Records wait for it in a bounded buffer (``runtime.subscriptions``); a reader that is too far
-behind gets ``end``, and finds what it has missed with ``after``. The supervisor's records end when all its sessions
-have ended: then ``end`` is sent, and the response is over, whatever the server's own deadlines are.
+A reader delays nobody. It takes records from the buffer of all readers (``event_hub``), or, if it is further behind,
+from the journal; if they were moved to an archive meanwhile, it gets ``end``, and ``resync`` when it comes back.
+The supervisor's records end when all its sessions have ended: then ``end`` is sent, and the response is over, whatever
+the server's own deadlines are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from contextlib import aclosing
+from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Final
 
 import anyio
@@ -33,13 +33,13 @@ from starlette.responses import Response
 from supervisor.control.http.admission import STALL_S, Receive, Send
 from supervisor.control.http.callers import client_of
 from supervisor.control.http.errors import Problem
+from supervisor.control.http.event_hub import EncodedRecord, EventHub, encode_record
 from supervisor.control.http.queries import ERRORS, supervisor_of
 from supervisor.control.http.views import Views
 from supervisor.diagnostics.tree_view import tree
 from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import INTEGER_MAX, Kind, LifecycleEvent, RecordId
 from supervisor.ports import EntityRow, Origin
-from supervisor.runtime.subscriptions import SubscriptionLagged
 
 HEARTBEAT_S: Final = 10.0
 CLOSE_S: Final = 1.0
@@ -48,6 +48,10 @@ STREAMS_MAX: Final = 512
 """Number of streams that may be open at the same time."""
 AGENT_STREAMS_MAX: Final = 8
 """Number of streams that one sender who is no operator may have open: agents must not take them all."""
+PIECE_MAX: Final = 64
+"""Number of records that are sent in one piece: a slow reader has ``STALL_S`` for each."""
+READ_MAX: Final = 64
+"""Number of records that are read from the journal at once."""
 RETRY_MS: Final = 1_000
 """Pause before a browser reconnects."""
 
@@ -56,12 +60,12 @@ class _Wanted:
     """Filter of records: only those of the entity *root* and everything below it, and of some *kinds* of entities."""
 
     def __init__(self, sup: Supervisor, root: str | None, kinds: Collection[str]) -> None:
-        self._sup, self._root, self._kinds = sup, root, frozenset(kinds)
+        self._sup, self.root, self._kinds = sup, root, frozenset(kinds)
         self._inside: set[str] = {root} if root is not None else set()
 
     def below(self, rows: Collection[EntityRow]) -> list[EntityRow]:
         """Return those of *rows* that lie in the subtree, and remember their ids."""
-        if self._root is None:
+        if self.root is None:
             return [row for row in rows if not self._kinds or row.kind in self._kinds]
         for row in sorted(rows, key=lambda row: row.born_seq):
             if row.parent_id in self._inside:
@@ -70,9 +74,9 @@ class _Wanted:
         return [row for row in inside if not self._kinds or row.kind in self._kinds]
 
     async def includes(self, record: LifecycleEvent) -> bool:
-        if self._root is not None and record.outcome == "born":
+        if self.root is not None and record.outcome == "born":
             self.below(await self._sup.core.journal.entities(ids=[record.entity_id]))
-        is_inside = self._root is None or record.entity_id in self._inside
+        is_inside = self.root is None or record.entity_id in self._inside
         return is_inside and (not self._kinds or record.entity_type in self._kinds)
 
 
@@ -116,20 +120,38 @@ class EventStream(_Stream):
 
     async def _send_records(self, send: Send) -> str:
         """Send the snapshot and the records; return why no more come."""
-        after = await self._begin(send)
-        try:
-            async with self._sup.subscribe(after) as records, aclosing(records):
-                async for record in records:
-                    if await self._wanted.includes(record):
-                        await self._write(send, _event("record", record, record.seq))
-        except SubscriptionLagged:
-            return "slow"
-        return "stopped"
+        hub = self._sup.core.part(EventHub)
+        await hub.start()
+        position = await self._begin(send, hub)
+        while True:
+            found = hub.after(position)
+            if found is None:
+                found = await self._read(position)
+                if not found or found[0].record.seq != position + 1:
+                    return "slow"  # what follows was moved to an archive meanwhile
+            elif not found:
+                if hub.is_over:
+                    return "stopped"
+                await hub.wait()
+                continue
+            for first in range(0, len(found), PIECE_MAX):
+                part = found[first : first + PIECE_MAX]
+                wanted = [one.data for one in part if await self._wanted.includes(one.record)]
+                if wanted:
+                    await self._write(send, b"".join(wanted))
+            position = found[-1].record.seq
 
-    async def _begin(self, send: Send) -> RecordId:
+    async def _read(self, position: RecordId) -> Sequence[EncodedRecord]:
+        """Return records after *position* that the hub no longer has, from the journal."""
+        records = await self._sup.core.journal.events(after_seq=position, limit=READ_MAX)
+        return [encode_record(one) for one in records]
+
+    async def _begin(self, send: Send, hub: EventHub) -> RecordId:
         """Send the snapshot, unless the records after the given number can be sent; return the number after which the
         records begin."""
         if self._after is not None:
+            if self._wanted.root is None and hub.has(self._after):
+                return self._after
             why, rows = await anyio.to_thread.run_sync(self._gap, self._after)
             self._wanted.below(rows)
             if not why:

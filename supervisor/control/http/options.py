@@ -14,7 +14,7 @@ import ipaddress
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,7 +27,8 @@ from supervisor.journal.statedir import socket_address
 from supervisor.ports.secure_files import write_private
 
 TOKEN_LENGTH_MIN: Final = 32
-_BACKLOG: Final = 128
+_BACKLOG: Final = 1_024
+"""Number of clients that may wait to be accepted: all of them reconnect at once when the service has crashed."""
 
 
 class BadHttpOptions(BadInput, ValueError):
@@ -99,22 +100,19 @@ def _is_loopback(host: str) -> bool:
 
 
 # --------------------------------------------------------------------------------------------------------- tokens
-class Tokens:
-    """Roles of tokens. Only hashes are kept, and every comparison takes the same time. *path* is the file of the
-    tokens."""
+class TokenFile:
+    """Tokens of a file, and their roles. Only hashes are kept, and every comparison takes the same time. The file is
+    made if it does not exist.
 
-    def __init__(self, roles: Mapping[str, Role], path: Path | None = None) -> None:
+    Raises:
+        BadHttpOptions: others may read the file, or a line is wrong.
+    """
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._roles = [(_hash(token), role) for token, role in roles.items()]
-
-    def read_again(self) -> None:
-        """Read the file again: requests from then on need a token that is in it.
-
-        Raises:
-            BadHttpOptions: the file cannot be used; the tokens stay as they are.
-        """
-        if self._path is not None:
-            self._roles = read_tokens(self._path)._roles
+        self._roles = _read_roles(path)
+        self.generation = 0
+        """Number of times that the file was read again."""
 
     def role_of(self, token: str) -> Role | None:
         """Return the role of *token*; ``None`` if nobody was given it."""
@@ -122,17 +120,21 @@ class Tokens:
         found = [role for known, role in self._roles if hmac.compare_digest(known, given)]
         return found[0] if found else None
 
+    def read_again(self) -> None:
+        """Read the file again.
+
+        Raises:
+            BadHttpOptions: as for the class; the tokens stay as they were.
+        """
+        self._roles = _read_roles(self._path)
+        self.generation += 1
+
 
 def _hash(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
-def read_tokens(path: Path) -> Tokens:
-    """Read the token file; make it if it does not exist.
-
-    Raises:
-        BadHttpOptions: others may read the file, or a line is wrong.
-    """
+def _read_roles(path: Path) -> list[tuple[bytes, Role]]:
     try:
         if not path.exists():
             write_private(path, "".join(f"{role} {secrets.token_urlsafe(32)}\n" for role in Role))
@@ -153,7 +155,7 @@ def read_tokens(path: Path) -> Tokens:
         roles[token.strip()] = Role(role)
     if not roles:
         raise BadHttpOptions(f"token_file: {path} has no token; remove it, and it is made, with a token for each role")
-    return Tokens(roles, path)
+    return [(_hash(token), role) for token, role in roles.items()]
 
 
 # -------------------------------------------------------------------------------------------------------- sockets
@@ -162,7 +164,7 @@ class Listening(NamedTuple):
 
     unix: socket.socket
     tcp: socket.socket | None
-    tokens: Tokens | None
+    tokens: TokenFile | None
 
 
 @contextmanager
@@ -174,12 +176,14 @@ def listening(path: Path, options: HttpOptions) -> Iterator[Listening]:
         BadHttpOptions: an address is in use or cannot be bound, or the token file cannot be used.
     """
     with ExitStack() as stack:
-        tokens = read_tokens(Path(options.token_file)) if options.token_file is not None else None
         tcp = stack.enter_context(_bind_tcp(options)) if options.listen is not None else None
         try:
             unix = stack.enter_context(_bind_unix(path))
         except OSError as error:
-            raise BadHttpOptions(f"{path} cannot be bound: {error.strerror or error}; remove what is there") from None
+            fix = "stop that process" if error.errno == errno.EADDRINUSE else "remove what is there"
+            raise BadHttpOptions(f"{path} cannot be bound: {error.strerror or error}; {fix}") from None
+        # Last, since the file may be made: without sockets nobody needs tokens.
+        tokens = TokenFile(Path(options.token_file)) if options.token_file is not None else None
         yield Listening(unix, tcp, tokens)
 
 

@@ -2,8 +2,6 @@
 
 Each route has a path without variable parts after an id, since ids contain slashes. A route that reads the journal is a
 plain function, which FastAPI calls in a thread; a route that asks the running supervisor is a coroutine function.
-
-Runs (plans) have no routes yet: ``submit`` gives them ids that last.
 """
 
 from __future__ import annotations
@@ -21,17 +19,24 @@ from starlette.responses import Response
 from supervisor.control.http.errors import ErrorReply, Problem
 from supervisor.control.http.schemas import schema_of
 from supervisor.control.http.views import APPROVED_BY_PERSONS, Detail, Health, Line, Usage, Views
+from supervisor.control.named_tasks import find_session
 from supervisor.diagnostics.causal_trace import Explanation
+from supervisor.diagnostics.quality import QualityTotals, TaskQuality
+from supervisor.diagnostics.run_graph import RunGraph
+from supervisor.diagnostics.run_summary import RunSummary
 from supervisor.diagnostics.task_status import DeadLetter
 from supervisor.diagnostics.tool_calls import ToolCall
 from supervisor.diagnostics.tree_view import Node
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.api import Supervisor
 from supervisor.lifecycles.types import INTEGER_MAX, Kind, LifecycleEvent, RecordId
+from supervisor.policies.access import AccessLevel
 from supervisor.policies.budgets import Amounts
+from supervisor.policies.liveness import SilentAgent
 from supervisor.policies.permissions import OpenPermission
 from supervisor.ports.version import installed_version
 from supervisor.runtime.entity import NoSuchEntity
+from supervisor.sessions.inspection import LiveProcesses
 
 HEARTBEAT_S: Final = 2.0
 """Seconds that the core has to show that it works, before the supervisor counts as not ready."""
@@ -110,6 +115,33 @@ class UsageReply(BaseModel):
 
     total: schema_of(Amounts) = Field(description="the usage of all sessions together")  # type: ignore[valid-type]
     items: list[schema_of(Usage)] = Field(description="the usage of each entity")  # type: ignore[valid-type]
+
+
+class Runs(Page):
+    """Runs of plans, the newest first."""
+
+    items: list[schema_of(RunSummary)] = Field(description="the runs")  # type: ignore[valid-type]
+
+
+class Quality(BaseModel):
+    """Checks of results, retries and rejections."""
+
+    total: schema_of(QualityTotals) = Field(description="the sums over the tasks")  # type: ignore[valid-type]
+    items: list[schema_of(TaskQuality)] = Field(description="the tasks, in the order of their creation")  # type: ignore[valid-type]
+
+
+class Stalls(BaseModel):
+    """Agents at work that make no progress."""
+
+    items: list[schema_of(SilentAgent)] = Field(description="the agents, those silent for longest first")  # type: ignore[valid-type]
+
+
+class AccessLevels(BaseModel):
+    """Trust levels of agents."""
+
+    items: list[schema_of(AccessLevel)] = Field(  # type: ignore[valid-type]
+        description="the levels by the names of agents; empty without graduated access"
+    )
 
 
 class DeadLetters(BaseModel):
@@ -245,6 +277,35 @@ for _kind, _what in {
     _add_entities(_kind, _what)
 
 
+@router.get("/runs", response_model=Runs)
+def runs(
+    request: Request,
+    limit: Limit = 100,
+    after: After = 0,
+    ended: Annotated[bool, Query(description="false to list only runs that go on")] = True,
+) -> Response:
+    """List the runs of plans that the journal has, the newest first."""
+    found, following = _views(request).runs(live_only=not ended, before=RecordId(after), limit=limit)
+    return reply({"items": found, "next": following})
+
+
+@router.get("/runs/{id:path}", response_model=schema_of(RunGraph))
+def run(request: Request, id: Annotated[str, Path(description="the id of the run")]) -> Response:
+    """Show a run with the graph of its tasks, also if it is in an archive."""
+    return reply(_views(request).run(id))
+
+
+@router.get("/quality", response_model=Quality)
+def quality(
+    request: Request,
+    run: Annotated[str | None, Query(description="the id of the only run wanted; it may be in an archive")] = None,
+) -> Response:
+    """Show the checks of results (acceptance tests, reviews, approvals), attempts, retries and rejections of the tasks
+    that the journal has."""
+    total, items = _views(request).quality(run)
+    return reply({"total": total, "items": items})
+
+
 @router.get("/approvals", response_model=Lines)
 def approvals(request: Request, limit: Limit = 100, after: After = 0) -> Response:
     """List the tasks that wait for a person: POST /api/v1/tasks/approve or /api/v1/tasks/reject answers."""
@@ -269,6 +330,30 @@ def tool_calls(request: Request, turn: Annotated[str, Query(description="the id 
 async def permissions(request: Request) -> Response:
     """List the permission requests that wait for a person."""
     return reply({"items": supervisor_of(request).permissions()})
+
+
+@router.get("/stalls", response_model=Stalls)
+async def stalls(request: Request) -> Response:
+    """List the agents at work that make no progress: the snapshots without progress, the actions taken, and the next
+    one. GET /api/v1/records?event=Stalled lists the actions of the past."""
+    return reply({"items": supervisor_of(request).stalls()})
+
+
+@router.get("/access-levels", response_model=AccessLevels)
+async def access_levels(request: Request) -> Response:
+    """List the trust level of each agent, and what it permits."""
+    return reply({"items": supervisor_of(request).access_levels()})
+
+
+@router.get("/processes", response_model=schema_of(LiveProcesses))
+async def processes(
+    request: Request,
+    id: Annotated[str | None, Query(description="the id of the only session wanted, with all below it")] = None,
+) -> Response:
+    """List the processes of live sessions at this moment, each with the open calls that it belongs to, or may belong
+    to."""
+    sup = supervisor_of(request)
+    return reply(await sup.processes(None if id is None else find_session(sup.core.registry, id)))
 
 
 @router.get("/dead-letters", response_model=DeadLetters)

@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from supervisor.control.http.views import Detail, Health, Line, Usage
 from supervisor.diagnostics.causal_trace import Annotation, Explanation, SpineStep
+from supervisor.diagnostics.quality import Check, QualityTotals, TaskQuality
+from supervisor.diagnostics.run_graph import RunGraph, TaskNode
+from supervisor.diagnostics.run_summary import RunSummary
 from supervisor.diagnostics.task_status import DeadLetter
 from supervisor.diagnostics.tool_calls import ToolCall
 from supervisor.diagnostics.tree_view import Node
@@ -37,10 +40,14 @@ from supervisor.policies.abort_plan import (
     UncrossedEdge,
 )
 from supervisor.policies.abort_request import StageDeadlines
+from supervisor.policies.access import AccessLevel
 from supervisor.policies.budgets import Amounts, Budget
+from supervisor.policies.call_processes import LiveProcess
+from supervisor.policies.liveness import SilentAgent
 from supervisor.policies.permissions import OpenPermission
 from supervisor.ports import Compacted, UnidentifiedProcess
 from supervisor.ports.outages import Outage, Shortage
+from supervisor.sessions.inspection import LiveProcesses
 
 _ID: Final = "the id of the entity: lead (a session), lead:t1 (a turn), lead:t1:c2 (a tool call), r1#fix (a task), ..."
 _KIND: Final = "the kind of the entity: session, agent, turn, tool, permission, task, run, job, workstream or worker"
@@ -58,6 +65,9 @@ _LINE: Final = {
     "outcome": "the word for the end of a session, task or plan run; empty before the end",
     "supervised": "false for what a dead supervisor has left",
     "ending": "the stage in which the termination of a session is; null before and after",
+    "silent_s": "the seconds since the last output or record of a living session, or of the session that works on a "
+    "task; null for others",
+    "used": "null in lists; /api/v1/usage has the amounts",
     "born_at": "the Unix time of the first record",
     "changed_at": "the Unix time of the last record",
     "seq": "the number of the first record: the order of creation",
@@ -71,6 +81,20 @@ _AMOUNTS: Final = {
     "wall_s": "seconds of turns; two turns at once use two seconds per second",
     "cached_tokens": "the part of input_tokens that was read from a cache",
     "requests": "requests to a model",
+}
+
+_RUN: Final = {
+    "id": "the id of the run, such as r1",
+    "plan": "the name of the plan",
+    "state": "the state of the run: planned, ready, executing, validating, completed, failed or cancelled",
+    "outcome": "the word for the end; empty before the end",
+    "supervised": "false for a run that a dead supervisor has left",
+    "tasks": "the number of tasks of the plan",
+    "done": "the number of tasks that are completed, skipped or rejected",
+    "tokens": "the tokens that its agents have reported",
+    "cost_usd": "the cost that its agents have reported, in US dollars",
+    "started_at": "the Unix time of the first record",
+    "took_s": "the seconds until the end, or until now",
 }
 
 FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
@@ -91,6 +115,7 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "ended": _LINE["ended"],
         "supervised": _LINE["supervised"],
         "ending": _LINE["ending"],
+        "silent_s": _LINE["silent_s"],
         "used": "null in this tree; /api/v1/usage has the amounts",
         "children": "the entities below",
     },
@@ -293,6 +318,98 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "branches": "records that belong to the step and did not cause it",
     },
     Annotation: {"role": "the role of the record in the explanation", "record": "the record"},
+    RunSummary: _RUN,
+    RunGraph: {
+        **_RUN,
+        "note": "a text for people: the tasks in numbers, and the last error",
+        "resumes": "the id of the run whose unfinished tasks this run does again; empty for none",
+        "key": "the idempotency key of the request for the run; empty for none",
+        "counts": "the number of tasks by the word for their end; by their state where they have not ended",
+        "used": "the amounts that its agents have used; null if none are reported",
+        "graph": "the tasks, in the order of their creation; depends_on has the edges",
+    },
+    TaskNode: {
+        "id": "the id of the task, such as r1#fix",
+        "name": "the name of the task in its plan",
+        "state": "the state of the task",
+        "outcome": "the word for the end; empty before the end",
+        "depends_on": "the ids of the tasks that must end before it begins; a name if the task ended in an earlier run",
+        "part_of": "the id of the task that was split into it; empty for none",
+        "session": "the session that works on it, or did so last; empty for none",
+        "claims": "the number of sessions that took it",
+        "note": "a text for people: what the task waits for, and why it ended",
+        "used": "the amounts used for it; null if none are reported",
+    },
+    QualityTotals: {
+        "tasks": "the number of tasks",
+        "completed": "the number of completed tasks",
+        "first_time": "the number of completed tasks without a retry or rejection",
+        "attempts": "the number of attempts",
+        "retries": "the number of decisions to try again",
+        "rejections": "the number of checks that a result did not pass",
+        "given_up": "the number of failed tasks that only a person can have tried again",
+    },
+    TaskQuality: {
+        "id": "the id of the task, such as r1#fix",
+        "name": "the name of the task in its plan",
+        "run": "the id of the run",
+        "state": "the state of the task",
+        "outcome": "the word for the end; empty before the end",
+        "claims": "the number of sessions that took it",
+        "attempts": "the number of attempts in all claims",
+        "failures": "the number of failed attempts that count",
+        "retries": "the number of decisions to try again",
+        "rejections": "the number of checks that a result did not pass",
+        "given_up": "whether only a person can have it tried again",
+        "checks": "the verdicts about its results, in their order",
+    },
+    Check: {
+        "kind": "tests (acceptance tests and completion signals), review, verification (tests after the turn, and the "
+        "merge) or approval",
+        "passed": "whether the result passed",
+        "seq": "the number of the record",
+        "at": "the Unix time of the verdict",
+        "by": "the person, agent or part of the supervisor that gave it",
+        "text": "the findings, or the error; empty for none",
+    },
+    SilentAgent: {
+        "session": "the id of the session",
+        "turn": "the id of the turn",
+        "profile": "the stall profile that applies now: default, large or tests",
+        "snapshots": "the number of snapshots in a row without progress",
+        "snapshot_s": "the seconds between two snapshots",
+        "silent_s": "the seconds without progress that the snapshots cover",
+        "taken": "the actions taken: wake, stop, kill",
+        "next": "the next action; null if none follows",
+        "next_in_s": "the largest number of seconds until the next action; null if none follows",
+        "ends_in_s": "the largest number of seconds until the session is aborted; null for a one-shot agent",
+    },
+    AccessLevel: {
+        "agent": "the name of the agent",
+        "level": "untrusted, probationary, trusted or elevated",
+        "successes": "the number of tasks that it has completed",
+        "violations": "the number of violations that have not decayed yet",
+        "may_write": "whether it may change files",
+        "may_use_network": "whether it may have tasks that declare the network",
+        "files_max": "the largest number of files that it may change for a task",
+        "directories": "the only directories whose files it may change; empty for all",
+        "transitions": "the events of tasks that it may cause",
+    },
+    LiveProcesses: {
+        "processes": "the processes, by session, parents before their children",
+        "unlisted": "the sessions whose processes cannot be listed now",
+    },
+    LiveProcess: {
+        "pid": "the process id",
+        "parent": "the process id of the parent",
+        "agent": "the id of the agent",
+        "role": "agent (the agent itself), server (kept from turn to turn), call (belongs to one of calls), maybe (may "
+        "belong to one of calls) or other",
+        "calls": "the ids of the open calls that it belongs to, or may belong to",
+        "command": "the begin of the command line; a secret is written as its name",
+        "age_s": "the seconds since its start",
+        "exiting": "whether the kernel is ending it",
+    },
     DeadLetter: {
         "task": "the name of the task in its plan",
         "entity_id": "the id of the task",

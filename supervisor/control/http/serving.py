@@ -43,7 +43,7 @@ from supervisor.control.http.admission import STALL_S, Asgi, Message, RateLimit,
 from supervisor.control.http.app import build_app
 from supervisor.control.http.callers import HttpClient, Scope
 from supervisor.control.http.errors import Problem
-from supervisor.control.http.options import BadHttpOptions, HttpOptions, Listening, Tokens
+from supervisor.control.http.options import BadHttpOptions, HttpOptions, Listening, TokenFile
 from supervisor.control.roles import Role
 from supervisor.control.server import peer
 from supervisor.host.api import Supervisor
@@ -95,6 +95,8 @@ class _Connection:
         self.socket, self.is_tcp = accepted, is_tcp
         self.caller = Caller(Origin.UNIDENTIFIED, 0)
         self.waits_since: float | None = None
+        self.token = ""
+        """Token of the last request."""
         self.close: Callable[[], None] = accepted.close
         """Function that closes the socket at once, unsent data included, whatever waits for it."""
 
@@ -102,8 +104,8 @@ class _Connection:
 class _Server:
     """The connections of one incarnation of the service."""
 
-    def __init__(self, sup: Supervisor, app: Asgi, options: HttpOptions, tls: ssl.SSLContext | None) -> None:
-        self._sup, self._app, self._tls = sup, app, tls
+    def __init__(self, sup: Supervisor, app: Asgi, tokens: TokenFile | None, tls: ssl.SSLContext | None) -> None:
+        self._sup, self._app, self._tokens, self._tls = sup, app, tokens, tls
         self._connections: set[_Connection] = set()
         self._left = anyio.Event()
         self._is_trio = anyio.get_cancelled_exc_class() is trio.Cancelled
@@ -202,6 +204,9 @@ class _Server:
                 connection.waits_since = anyio.current_time()
                 try:
                     await send(message)
+                except BaseException:
+                    connection.close()  # nothing can follow a piece that was sent in part: nobody waits for the client
+                    raise
                 finally:
                     connection.waits_since = None
 
@@ -211,12 +216,21 @@ class _Server:
 
     # ------------------------------------------------------------------ ends
     async def watch(self) -> None:
-        """Cut off clients that do not read, until cancelled."""
+        """Cut off clients that do not read, and clients whose token is no longer valid, until cancelled."""
+        seen = 0
         while True:
             await anyio.sleep(_WATCH_S)
+            now, has_changed = anyio.current_time(), self._tokens is not None and self._tokens.generation != seen
+            seen = self._tokens.generation if self._tokens is not None else 0
             for one in list(self._connections):
-                if one.waits_since is not None and anyio.current_time() - one.waits_since > self.stall_s:
+                is_stalled = one.waits_since is not None and now - one.waits_since > self.stall_s
+                if is_stalled or (has_changed and self._is_revoked(one)):
                     one.close()
+
+    def _is_revoked(self, connection: _Connection) -> bool:
+        """Return whether the token of a request, which may be an event stream, was removed from the file meanwhile."""
+        assert self._tokens is not None
+        return bool(connection.token) and self._tokens.role_of(connection.token) is None
 
     async def end(self, grace_s: float) -> None:
         """End the connections: within *grace_s* seconds by themselves, then by force."""
@@ -238,7 +252,7 @@ class _Server:
 class _Senders:
     """Identifies the senders of requests: by their connection, and over TCP by their tokens."""
 
-    def __init__(self, options: HttpOptions, tokens: Tokens | None) -> None:
+    def __init__(self, options: HttpOptions, tokens: TokenFile | None) -> None:
         self._hosts = options.known_hosts if options.listen is not None else frozenset()
         self._tokens = tokens
         self._failures = RateLimit(per_s=1.0, burst=20)
@@ -254,9 +268,9 @@ class _Senders:
             known = ", ".join(sorted(self._hosts))
             raise Problem(403, f"Host: {host!r:.100} is no name of this service; use one of {known}")
         address = str(scope["client"][0]) if scope.get("client") else ""
-        return self._of_token(headers.get("authorization", ""), caller, address)
+        return self._of_token(headers.get("authorization", ""), connection, address)
 
-    def _of_token(self, given: str, caller: Caller, address: str) -> HttpClient:
+    def _of_token(self, given: str, connection: _Connection, address: str) -> HttpClient:
         scheme, _, token = given.partition(" ")
         role = self._tokens.role_of(token.strip()) if self._tokens is not None and scheme.lower() == "bearer" else None
         if role is None:
@@ -264,7 +278,8 @@ class _Senders:
             what = "is not valid" if given else "is missing"
             message = f"Authorization: the token {what}; give Bearer TOKEN of the token file"
             raise Problem(401, message, headers={"WWW-Authenticate": "Bearer"})
-        return HttpClient(caller, role, f"http:{role}", f"{role} {address}")
+        connection.token = token.strip()
+        return HttpClient(connection.caller, role, f"http:{role}", f"{role} {address}")
 
 
 def _name_of(host: str) -> str:
@@ -291,7 +306,7 @@ async def serve_http(
     ending = anyio.Event()
     make = partial(build_app, sup, senders.identify, closing=ending.wait, origins=options.origins, rate=RateLimit())
     app = await anyio.to_thread.run_sync(make)  # it takes a tenth of a second
-    server = _Server(sup, app, options, tls)
+    server = _Server(sup, app, listening.tokens, tls)
     failure: Exception | None = None
     async with anyio.create_task_group() as group:
         async with anyio.create_task_group() as accepting:

@@ -16,8 +16,11 @@ import msgspec
 
 from supervisor.diagnostics.causal_trace import Explanation, why
 from supervisor.diagnostics.outcomes import data_of
+from supervisor.diagnostics.quality import QUALITY_EVENTS, QualityTotals, TaskQuality, read_quality
+from supervisor.diagnostics.run_graph import RunGraph, read_run
+from supervisor.diagnostics.run_summary import RunSummary, summarize_runs
 from supervisor.diagnostics.state_times import read_state_times
-from supervisor.diagnostics.task_status import DeadLetter, dead_letters
+from supervisor.diagnostics.task_status import WORK, DeadLetter, dead_letters
 from supervisor.diagnostics.tool_calls import ToolCall, calls_of
 from supervisor.diagnostics.tree_view import EntityLine, Node, ps, tree
 from supervisor.host.api import Supervisor
@@ -47,7 +50,6 @@ class Detail(Line, frozen=True, kw_only=True):
 
     entity_seq: int
     data: dict[str, Any]
-    used: Amounts | None = None
     budget: Budget | None = None
 
 
@@ -112,23 +114,72 @@ class Views:
             used = self._usage(reader).get(row.id)
         line = _line(row, shown[row.id])
         values = {name: getattr(line, name) for name in Line.__struct_fields__}
-        return Detail(**values, entity_seq=row.entity_seq, data=dict(data_of(row)), used=used)
+        return Detail(**{**values, "used": used}, entity_seq=row.entity_seq, data=dict(data_of(row)))
 
     def _shown(self, reader: Reader, rows: Sequence[EntityRow]) -> dict[str, EntityLine]:
-        live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
-        active_at: dict[str, float] = {}
-        if self._state is not None:
-            written = ((one, last_written_at(self._state.transcript(one))) for one in live)
-            active_at = {one: at for one, at in written if at is not None}
-        times = read_state_times(reader, rows)
+        times, active_at = read_state_times(reader, rows), self._last_output_times(rows)
         return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}
 
+    def _last_output_times(self, rows: Sequence[EntityRow]) -> dict[str, float]:
+        if self._state is None:
+            return {}
+        live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
+        written = ((one, last_written_at(self._state.transcript(one))) for one in live)
+        return {one: at for one, at in written if at is not None}
+
+    # ------------------------------------------------------------------ runs
+    def runs(self, *, live_only: bool, before: RecordId, limit: int) -> tuple[Sequence[RunSummary], RecordId | None]:
+        """Return at most *limit* runs of the journal, newest first, that began before the record *before* (0: all), and
+        the number of the first record of the last one if there are more."""
+        with self._sup.reader() as reader:
+            rows = reader.entities(live_only=live_only)
+            used = self._usage(reader)
+        runs = [row for row in rows if row.kind == Kind.WORKSTREAM and (not before or row.born_seq < before)]
+        runs.sort(key=lambda row: row.born_seq, reverse=True)
+        shown, tasks = runs[:limit], [row for row in rows if row.kind == Kind.TASK]
+        found = summarize_runs([*shown, *tasks], used, now=time.time(), supervised=True)
+        return found, shown[-1].born_seq if len(runs) > limit else None
+
+    def run(self, run: str) -> RunGraph:
+        """Return a run with the graph of its tasks, also if it is in an archive.
+
+        Raises:
+            LookupError: there is no such run.
+        """
+        with self._sup.reader() as reader:
+            rows = [row for row in reader.entities(archived=self._is_archived(reader, run)) if row.kind in WORK]
+            used, times = self._usage(reader), read_state_times(reader, rows)
+        found = read_run(rows, run, now=time.time(), used=used, times=times)
+        if found is None:
+            raise _unknown_run(run)
+        return found
+
+    def quality(self, run: str | None) -> tuple[QualityTotals, list[TaskQuality]]:
+        """Return the checks, retries and rejections of the tasks of the journal, and their sums; with *run* only of
+        that run, also if it is in an archive.
+
+        Raises:
+            LookupError: there is no such run.
+        """
+        with self._sup.reader() as reader:
+            archived = run is not None and self._is_archived(reader, run)
+            rows = reader.entities(archived=archived)
+            records = list(reader.events_named(*QUALITY_EVENTS, archived=archived))
+        if run is not None and not any(one.id == run and one.kind == Kind.WORKSTREAM for one in rows):
+            raise _unknown_run(run)
+        return read_quality(rows, records, run=run)
+
+    def _is_archived(self, reader: Reader, run: str) -> bool:
+        return not reader.entities(ids=[run])
+
+    # ------------------------------------------------------------------ the tree
     def tree(self, *, ended: bool) -> tuple[RecordId, tuple[Node, ...]]:
         """Return the number of the last record, and the tree at that record; with *ended* also what has ended."""
         with self._sup.reader() as reader:
             seq, rows = reader.snapshot()
             rows = reader.entities() if ended else rows
-            return seq, tree(rows, times=read_state_times(reader, rows), now=time.time())
+            times, active_at = read_state_times(reader, rows), self._last_output_times(rows)
+            return seq, tree(rows, times=times, now=time.time(), active_at=active_at)
 
     def snapshot(self) -> tuple[RecordId, list[EntityRow]]:
         """Return the number of the last record, and the entities that live at that record."""
@@ -219,6 +270,10 @@ class Views:
 def _line(row: EntityRow, shown: EntityLine) -> Line:
     values = {name: getattr(shown, name) for name in EntityLine.__struct_fields__}
     return Line(**values, born_at=row.born_at, changed_at=row.changed_at, seq=row.born_seq)
+
+
+def _unknown_run(run: str) -> LookupError:
+    return LookupError(f"id: no run has the id {run!r}; GET /api/v1/runs lists the ids")
 
 
 def _unknown(kind: Kind, entity_id: str) -> LookupError:

@@ -306,7 +306,7 @@ async def test_a_request_that_fails_is_answered_with_the_reason(
             {"do": "follow", "after": 2**63},
             "after: 9223372036854775808 is not valid; give the number of the last record",
         ),
-        ({"do": "dance"}, "do: 'dance' is not an operation; give one of ping, inspect, permissions, follow, start,"),
+        ({"do": "dance"}, "do: 'dance' is not an operation; give one of ping, inspect, permissions, processes,"),
         ({}, "do: None is not an operation; give one of ping"),
         ({"do": "ping", "loudly": True}, "loudly: unknown field; the fields of ping are: none"),
         (

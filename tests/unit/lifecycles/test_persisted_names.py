@@ -51,6 +51,7 @@ def test_requests_keep_their_names() -> None:
     """The names of requests, which clients of other versions use, are unchanged."""
     assert sorted(OPERATIONS) == [
         "abort",
+        "access_levels",
         "answer",
         "cancel_run",
         "close",
@@ -59,10 +60,12 @@ def test_requests_keep_their_names() -> None:
         "inspect",
         "permissions",
         "ping",
+        "processes",
         "prompt",
         "reload",
         "send",
         "split",
+        "stalls",
         "start",
         "steer",
         "stop",

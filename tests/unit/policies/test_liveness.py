@@ -65,3 +65,16 @@ def test_a_longer_profile_does_not_repeat_a_step() -> None:
         StallAction.STOP,
         StallAction.KILL,
     ]
+
+
+def test_a_silent_agent_is_described_with_what_follows() -> None:
+    """The description has the actions taken, the next one, and the seconds until it and until the end; nothing follows
+    for a one-shot agent."""
+    stall, profile = Stall(), LIVENESS.profile(StallProfileName.DEFAULT)
+    for _ in range(4):
+        stall.snapshot(False, profile)
+    found = stall.describe("s", "s:t1", StallProfileName.DEFAULT, LIVENESS, one_shot=False)
+    assert (found.snapshots, found.silent_s, found.taken) == (4, 120.0, ("wake",))
+    assert (found.next, found.next_in_s, found.ends_in_s) == ("stop", 30.0, 90.0)
+    alone = stall.describe("s", "s:t1", StallProfileName.DEFAULT, LIVENESS, one_shot=True)
+    assert (alone.next, alone.next_in_s, alone.ends_in_s) == (None, None, None)

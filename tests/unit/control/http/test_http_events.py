@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,9 +13,10 @@ import pytest
 from httpx2 import AsyncClient
 
 from supervisor import Retention, Supervisor
-from supervisor.control.http import admission, events, serving
+from supervisor.control.http import admission, event_hub, events, serving
+from supervisor.control.http.event_hub import EncodedRecord
 from supervisor.journal import retention
-from supervisor.runtime import subscriptions
+from supervisor.lifecycles.types import RecordId
 from tests.support import DEADLINE_S, wait_for_record
 from tests.unit.control.http.http_kit import error, over_unix, unix_client
 
@@ -157,7 +158,7 @@ async def test_a_silent_stream_has_heartbeats_and_a_reader_that_left_is_noticed(
         with anyio.fail_after(DEADLINE_S):
             while (await client.get("/api/v1/health")).json()["streams"]:
                 await anyio.lowlevel.checkpoint()
-        assert len(sup.core.subscriptions) == 0
+        assert len(sup.core.subscriptions) == 1  # that of all readers together
 
 
 async def test_a_reader_that_stalls_is_cut_off_and_delays_nobody(
@@ -190,10 +191,9 @@ async def test_a_reader_that_stalls_is_cut_off_and_delays_nobody(
         group.cancel_scope.cancel()
 
 
-async def test_a_reader_that_is_too_far_behind_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When more records wait for a reader than its buffer holds, the stream ends with ``slow``; reading on from the
-    last id misses nothing."""
-    monkeypatch.setattr(subscriptions, "SUBSCRIPTION_BYTES_MAX", 250_000)
+async def test_a_reader_that_is_far_behind_misses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that is further behind than the buffer reaches reads on from the journal: each record comes once."""
+    monkeypatch.setattr(event_hub, "BYTES_MAX", 250_000)
     for module in (events, admission, serving):
         monkeypatch.setattr(module, "STALL_S", DEADLINE_S)
     async with over_unix(tmp_path / "sd") as (sup, client):
@@ -202,16 +202,30 @@ async def test_a_reader_that_is_too_far_behind_is_told_so(tmp_path: Path, monkey
         async with stream(client, after=0) as found:
             for _ in range(40):
                 await session.send("x" * 100_000)
-            async for one in found:
-                if one.name == "end":
-                    assert one.data == {"reason": "slow"}
-                elif one.name == "record":
-                    seen.append(one.id)
-        assert 0 < len(seen) <= len(recorded(sup))  # those that it has from the journal count, too
-        async with stream(client, after=seen[-1]) as found:
             while len(seen) < len(recorded(sup)):
                 seen.append((await anext(found)).id)
         assert seen == recorded(sup)
+
+
+async def test_a_reader_whose_records_were_archived_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If what a reader lacks was moved from the journal to an archive after its stream began, the stream ends with
+    ``slow``, and a stream from the same number begins with ``resync``."""
+    monkeypatch.setattr(retention, "SETTLED_S", 0.0)
+    async with over_unix(tmp_path / "sd") as (sup, client):
+        await work(sup, "a")
+        await sup.session("a").close()
+        await work(sup, "b")
+        read = events.EventStream._read
+
+        async def archived_meanwhile(self: events.EventStream, position: RecordId) -> Sequence[EncodedRecord]:
+            await sup.compact(Retention(keep_s=0))
+            return await read(self, position)
+
+        monkeypatch.setattr(events.EventStream, "_read", archived_meanwhile)
+        async with stream(client, after=1) as found:
+            assert await anext(found) == Event("end", {"reason": "slow"}, None)
+        async with stream(client, after=1) as found:
+            assert (await anext(found)).name == "resync"
 
 
 async def test_too_many_streams_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -292,7 +292,7 @@ def test_every_operation_has_a_route() -> None:
     """Every operation of the table is reached by HTTP: by a route of its own, or by a GET route that reads the same."""
     from supervisor.control.http.commands import _ROUTES
 
-    read = {"ping", "inspect", "permissions", "follow"}
+    read = {"ping", "inspect", "permissions", "processes", "stalls", "access_levels", "follow"}
     assert {one.operation for one in _ROUTES} | read == set(OPERATIONS)
 
 

@@ -21,7 +21,7 @@ from httpx2 import AsyncClient, AsyncHTTPTransport, TransportError
 from actors import failpoint
 from supervisor import AgentConfig, HttpOptions, Supervisor, create_app, open_supervisor
 from supervisor.control.http import admission, serving
-from supervisor.control.http.options import BadHttpOptions, read_tokens
+from supervisor.control.http.options import BadHttpOptions, TokenFile
 from supervisor.control.roles import Role
 from tests.support import DEADLINE_S, quick_settings
 from tests.unit.control.http.http_kit import error, free_port, over_unix, supervised, tokens_of, unix_client
@@ -180,6 +180,28 @@ async def test_over_tcp_a_token_decides(tmp_path: Path) -> None:
         assert statuses[-1] == 429  # a guesser is slowed down
 
 
+async def test_removed_tokens_are_not_valid_after_a_reload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload reads the token file again: a removed token is refused, and its event stream is cut off; a file that
+    cannot be used changes nothing."""
+    monkeypatch.setattr(serving, "_WATCH_S", 0.01)
+    file = tmp_path / "tokens"
+    async with over_tcp(tmp_path / "sd", "read") as (sup, client):
+        file.write_text("admin short\n")
+        with pytest.raises(BadHttpOptions, match="is no token"):
+            sup.reload_tokens()
+        async with client.stream("GET", f"{V1}/events") as stream:
+            async with aclosing(stream.aiter_lines()) as lines:
+                while "snapshot" not in await anext(lines):
+                    pass
+                file.write_text(f"admin {'x' * 32}\n")
+                assert sup.reload_tokens()
+                with pytest.raises((TransportError, StopAsyncIteration)):
+                    while True:
+                        await anext(lines)
+        error(await client.get(f"{V1}/tree"), 401, "unauthenticated")
+        assert (await client.get(f"{V1}/tree", headers={"Authorization": f"Bearer {'x' * 32}"})).status_code == 200
+
+
 AGENT = """\
 import json, pathlib, sys, urllib.request
 port, token = sys.argv[1:]
@@ -248,17 +270,17 @@ def test_options_that_would_be_unsafe_are_refused(given: dict[str, str], message
 def test_the_token_file_is_private(tmp_path: Path) -> None:
     """A missing token file is made with a token for each role, readable for the owner only; an open one is refused."""
     path = tmp_path / "tokens"
-    tokens = read_tokens(path)
+    tokens = TokenFile(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert {tokens.role_of(token) for token in tokens_of(path).values()} == set(Role)
     assert (tokens.role_of("x"), tokens.role_of("")) == (None, None)
     path.chmod(0o644)
     with pytest.raises(BadHttpOptions, match="chmod 600"):
-        read_tokens(path)
+        TokenFile(path)
     path.chmod(0o600)
     path.write_text("admin short\n")
     with pytest.raises(BadHttpOptions, match=r"line 1 of .* is no token; give ROLE TOKEN"):
-        read_tokens(path)
+        TokenFile(path)
 
 
 # --------------------------------------------------------------------------------------------------- bad clients
