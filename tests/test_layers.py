@@ -35,6 +35,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("supervisor.host",),
     ("supervisor.work", "supervisor.control"),
     ("supervisor.embedding",),
+    ("supervisor.daemon",),
     ("supervisor.cli",),
     ("supervisor.simulation",),
 )

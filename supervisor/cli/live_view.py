@@ -25,7 +25,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Final, Literal, Protocol, TextIO
 
@@ -296,13 +296,20 @@ def view_for(*, as_json: bool, state: StateDir, before: Sequence[EntityRow] = ()
 # ------------------------------------------------------------------------------------------------------ reporter
 class Reporter:
     """Reporter that shows the journal's records after number *after* in a view, and passes each to *log*, the log of
-    ``-v``. The methods block; any thread may call them.
+    ``-v``. *select* returns the records to show among new ones; by default, all are shown. The methods block; any
+    thread may call them.
 
     After the reader of standard output has gone away the run continues without output, and the log continues.
     """
 
-    def __init__(self, *, after: RecordId, log: Callable[[LifecycleEvent], None] | None = None) -> None:
-        self.last, self._log = after, log
+    def __init__(
+        self,
+        *,
+        after: RecordId,
+        log: Callable[[LifecycleEvent], None] | None = None,
+        select: Callable[[Iterable[LifecycleEvent]], list[LifecycleEvent]] = list,
+    ) -> None:
+        self.last, self._log, self._select = after, log, select
         self._lock = threading.RLock()
         self._view: RunView | None = None
         self._is_begun = self._down = False
@@ -407,11 +414,16 @@ class Reporter:
         events: list[LifecycleEvent] = []
         rows: list[EntityRow] = []
         with suppress(JournalUnavailable):  # the next update tries again
-            for event in self._reader.events(after_seq=self.last):
-                events.append(event)
-                self.last = event.seq
-                self._changed[event.entity_id] = None
-                self._usage.take(event)
+            new: list[LifecycleEvent] = []
+            try:
+                for event in self._reader.events(after_seq=self.last):
+                    new.append(event)
+                    self.last = event.seq
+            finally:
+                events = self._select(new)
+                for event in events:
+                    self._usage.take(event)
+                self._changed |= dict.fromkeys(event.entity_id for event in events)
             rows = self._reader.entities(ids=list(self._changed)) if self._changed else []
             if any(row.kind == Kind.WORKSTREAM and row.born_seq <= self._begin for row in rows):
                 # The run continues the workstream of an earlier run: the tasks without new records belong to it too.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,6 +60,42 @@ run_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 verbose_option = click.option(
     "-v", "--verbose", count=True, help="Log each transition to standard error; -vv logs every record."
+)
+
+
+def _replacements(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
+    """Return the agents of the catalogue that replace agents of the plan.
+
+    Raises:
+        BadInput: one of *given* is not ``NAME=KNOWN``, or a name is given twice.
+    """
+    found: dict[str, str] = {}
+    for one in given:
+        name, _, known = one.partition("=")
+        if not (name and known):
+            raise BadInput(f"--agent {one}: give NAME=KNOWN, for example worker=codex")
+        if name in found:
+            raise BadInput(f"--agent {one}: {name} is {found[name]} already; give it once")
+        found[name] = known
+    return found
+
+
+agent_option = click.option(
+    "--agent",
+    "instead",
+    multiple=True,
+    metavar="NAME=KNOWN",
+    callback=_replacements,
+    help="Replace an agent of the plan by a known one: worker=codex, or worker=gemini:jsonl to choose the adapter.",
+)
+
+
+env_option = click.option(
+    "--env",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="In a daemon: give the agents of the plan this variable of yours; repeatable.",
 )
 
 

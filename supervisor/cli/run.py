@@ -7,13 +7,21 @@ the state directory. A start that is refused, for example for an invalid plan, l
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from supervisor.cli.options import PATH, check_workdir, examples, json_option, state_dir_option, verbose_option
+from supervisor.cli.options import (
+    PATH,
+    agent_option,
+    check_workdir,
+    env_option,
+    examples,
+    json_option,
+    state_dir_option,
+    verbose_option,
+)
 from supervisor.control.error_messages import BadInput
 from supervisor.journal.statedir import StateDir
 
@@ -37,22 +45,19 @@ from supervisor.journal.statedir import StateDir
     is_flag=True,
     help="Run the tasks that the last run did not close; cancelled and given-up tasks start from their checkpoints.",
 )
+@click.option("--detach", is_flag=True, help="Give the plan to the daemon, print the id of the run, and return.")
+@env_option
 @click.option("--fail-fast", is_flag=True, help="End the run at the first task that has failed for good.")
 @click.option("--no-plugins", is_flag=True, help="Use no installed plug-in.")
-@click.option(
-    "--agent",
-    "instead",
-    multiple=True,
-    metavar="NAME=KNOWN",
-    help="Replace an agent of the plan by a known one: worker=codex, or worker=gemini:jsonl to choose the adapter.",
-)
+@agent_option
 @click.option("--http", "serves_http", is_flag=True, help="Serve the HTTP API on the socket runtime/http.sock.")
 @click.option("--listen", metavar="HOST:PORT", help="Serve the HTTP API over TCP, too; needs --token-file.")
 @click.option("--token-file", metavar="FILE", help="File with the tokens for TCP; made if it does not exist.")
 @verbose_option
 def run_command(
     workdir: Path,
-    instead: tuple[str, ...],
+    detach: bool,
+    names: tuple[str, ...],
     serves_http: bool,
     listen: str | None,
     token_file: str | None,
@@ -60,7 +65,10 @@ def run_command(
 ) -> int:
     """PLAN is a YAML file, or - for standard input. Tasks run in the order of their dependencies. The first Ctrl-C
     drains: no task starts, tasks in progress may finish. The second stops everything. If an earlier run of this plan
-    was interrupted, this run continues it."""
+    was interrupted, this run continues it.
+
+    Where a daemon holds the state directory (`supervisor serve`), the plan is submitted to it, and this command follows
+    the run: Ctrl-C asks whether to detach or to cancel the run."""
     check_workdir(workdir)
     if given["fresh"] and given["resume"]:
         raise BadInput("--fresh, --resume: one starts over, the other continues; give one of them")
@@ -69,7 +77,15 @@ def run_command(
         from supervisor.control.http.options import HttpOptions
 
         http = HttpOptions(listen=listen, token_file=token_file)
-    given |= {"workdir": workdir.resolve(), "instead": _replacements(instead), "http": http}
+    given |= {"workdir": workdir.resolve(), "http": http}
+    if detach or names or StateDir(given["state_dir"]).lock_holder() is not None:
+        from supervisor.cli.follow import has_daemon, run_on_daemon
+
+        if detach or has_daemon(given["state_dir"]):
+            return run_on_daemon(given, detach=detach, names=names)
+        if names:
+            fix = "agents of a run of your own take what inherit_env of their entries names; leave the option out"
+            raise BadInput(f"--env: no daemon holds {given['state_dir']}; {fix}")
     state = StateDir.open(given["state_dir"])
     with state.lock(starting=True):
         try:
@@ -78,20 +94,3 @@ def run_command(
             return execute_run(RunRequest(**given), state)
         finally:
             state.discard()
-
-
-def _replacements(given: Sequence[str]) -> Mapping[str, str]:
-    """Return the agents of the catalogue that replace agents of the plan.
-
-    Raises:
-        BadInput: one of *given* is not ``NAME=KNOWN``, or a name is given twice.
-    """
-    found: dict[str, str] = {}
-    for one in given:
-        name, _, known = one.partition("=")
-        if not (name and known):
-            raise BadInput(f"--agent {one}: give NAME=KNOWN, for example worker=codex")
-        if name in found:
-            raise BadInput(f"--agent {one}: {name} is {found[name]} already; give it once")
-        found[name] = known
-    return found

@@ -16,9 +16,9 @@ import anyio
 import anyio.to_thread
 from anyio.abc import TaskStatus
 
-from actors import ActorStopped, AskTimeout
 from supervisor.cli.options import warn
 from supervisor.cli.terminal import ControllingTerminal
+from supervisor.daemon.reports import send_heartbeats, watch_disk
 from supervisor.host.supervision import SupervisorCore
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
@@ -27,12 +27,8 @@ from supervisor.work.plan_runner import PlanRunner
 
 PROGRESS_S = 10.0
 """Seconds between reports during a drain in which no task ends."""
-BEATS = 2
-"""Number of heartbeats within systemd's watchdog time, as sd_watchdog_enabled(3) advises."""
 CLOSE_S = 30.0
 """Seconds that the fork server, the journal's last snapshot and the interpreter may take to end on a busy machine."""
-BEAT_S = 30.0
-"""Seconds that the scheduler may take to reply before the next request; systemd acts long before."""
 TOO_LATE = "not reloaded: the run is ending"
 
 
@@ -61,8 +57,8 @@ class RunController:
         with anyio.open_signal_receiver(*_signals()) as signals:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_stops)
-                group.start_soon(self._watch_disk)
-                group.start_soon(self._send_heartbeats)
+                group.start_soon(watch_disk, self._sup, self._systemd)
+                group.start_soon(send_heartbeats, self._sup, self._systemd)
                 self._systemd.ready()
                 task_status.started(group.cancel_scope)
                 async for number in signals:
@@ -164,29 +160,6 @@ class RunController:
             self._say(f"not reloaded, nothing has changed: {error}")
         finally:
             self._systemd.ready()
-
-    # ------------------------------------------------------------------ the disk
-    async def _watch_disk(self) -> None:
-        """Report outages of the journal to systemd; other code reports outages to the terminal and to the log."""
-        while True:
-            outage = await self._sup.degraded()
-            if not self._sup.stopping.is_set():
-                self._systemd.status(outage.words)
-            await self._sup.journal_writer.disk.up.wait()
-            if not self._sup.stopping.is_set():
-                self._systemd.ready()
-
-    # ------------------------------------------------------------------ alive
-    async def _send_heartbeats(self) -> None:
-        """Send heartbeats to systemd, each after a reply of the kernel's dispatcher, since a running event loop alone
-        does not prove that actors run."""
-        if self._systemd.watchdog_s is None:
-            return
-        while True:
-            with suppress(AskTimeout, ActorStopped):  # then there is no sign of life, and systemd decides
-                await self._sup.heartbeat(timeout_s=BEAT_S)
-                self._systemd.alive()
-            await anyio.sleep(self._systemd.watchdog_s / BEATS)
 
 
 def _signals() -> list[signal.Signals]:

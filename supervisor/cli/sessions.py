@@ -270,7 +270,11 @@ def stop(now: bool, wait: bool, state_dir: Path, as_json: bool) -> None:
         )
         return
     ending = answer["stopping"] == "now"  # asked for, or because it was the second time
-    words = "everything is being aborted" if ending else "draining: nothing new begins, turns under way may finish"
+    if answer.get("suspends"):
+        words = "the daemon ends" if ending else "draining: nothing new begins, turns under way may finish"
+        words += "; what is open goes on at its next start"
+    else:
+        words = "everything is being aborted" if ending else "draining: nothing new begins, turns under way may finish"
     say(json_text(answer) if as_json else words)
     _warn_of_outage(answer)
     if wait:

@@ -163,7 +163,8 @@ def _await_end(state: StateDir, reader: Reader, entity_id: str, deadline: _Deadl
             return row
         if not running:
             words = f"{entity_id} has not ended ({row.state}), and no supervisor runs on {state.root}"
-            raise WorkFailed(f"{words}; `supervisor run PLAN.yaml` continues an interrupted plan")
+            how = "`supervisor run PLAN.yaml`, or the daemon that had it, continues an interrupted plan"
+            raise WorkFailed(f"{words}; {how}")
         if row.state in _FOR_A_PERSON and not said:
             said = True
             approve = f"supervisor approve {row.id}{state_dir_words(state.root)}"

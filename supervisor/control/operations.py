@@ -165,12 +165,14 @@ def error_reply(raised: Exception) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------- handlers
 async def ping(sup: Supervisor, asked: Ping) -> Replies:
-    """Return the pid of the supervisor, the outage or shortage that it waits for, and processes of unknown origin."""
+    """Return the pid of the supervisor, the outage or shortage that it waits for, processes of unknown origin, and
+    whether it is a daemon, which takes plans."""
     yield {
         "pid": os.getpid(),
         "outage": sup.outage,
         "shortage": sup.shortage,
         "unidentified": sup.unidentified,
+        "daemon": sup.core.daemon is not None,
     }
 
 
@@ -261,9 +263,12 @@ async def answer(sup: Supervisor, asked: Answer) -> Replies:
 
 
 async def stop(sup: Supervisor, asked: Stop) -> Replies:
-    """Begin the end of the supervisor: let turns finish; with now, or the second time, abort everything."""
+    """Begin the end of the supervisor: let turns finish; with now, or the second time, abort everything. A daemon
+    suspends what is open: the next daemon goes on with it."""
     await sup.stop(now=asked.now, actor=asked.by)
-    yield {"stopping": "now" if asked.now or sup.core.stop_now.is_set() else "drain", "outage": sup.outage}
+    stopping = "now" if asked.now or sup.core.stop_now.is_set() else "drain"
+    suspends = {} if sup.core.daemon is None else {"suspends": True}
+    yield {"stopping": stopping, "outage": sup.outage, **suspends}
 
 
 async def submit(sup: Supervisor, asked: Submit) -> Replies:

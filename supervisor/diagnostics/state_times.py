@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from actors.breaker import Circuit
 from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import Kind, LifecycleEvent
@@ -31,6 +32,10 @@ _TIMED: Final = {
     Kind.TURN.value: {Turn.RUNNING.value, Turn.TOOL_USE.value, Turn.COMPACTING.value},
 }
 """States that have an end, or a request in them has."""
+
+
+WAITS_FOR_SLOT: Final = "WaitsForSlot"
+"""Name of the fact that a limit on tasks at work keeps a task waiting."""
 
 
 class FailingProvider(NamedTuple):
@@ -53,6 +58,8 @@ class StateTimes:
         self._due: dict[str, float] = {}
         self._providers: dict[str, FailingProvider] = {}
         self._ends: dict[str, float] = {}
+        self._slots: dict[str, str] = {}
+        """Reasons why tasks wait for a slot."""
         self._zero: float | None = None
         """Unix time at which the journal's clock was 0, by the record processed last."""
 
@@ -60,10 +67,13 @@ class StateTimes:
         fact, self._zero = event.metadata, event.timestamp - event.monotonic_s
         if event.outcome in ("transition", "born") and event.from_status != event.to_status:
             self._entered[event.entity_id] = event.timestamp
+            self._slots.pop(event.entity_id, None)
         if event.event == "PermissionRequested" and fact.get("asked"):
             self._due[f"{event.entity_id}:p{fact.get('number')}"] = event.timestamp + float(fact.get("within_s") or 0)
         elif event.event == STALLED:
             self._ends[event.entity_id] = event.timestamp + float(fact.get("ends_in_s") or 0)
+        elif event.event == WAITS_FOR_SLOT:
+            self._slots[event.entity_id] = event.reason
         elif event.event == PROVIDER_BREAKER:
             # The time is one of the journal's clock, which is no Unix time.
             until = self._zero + float(fact.get("free_at_s") or 0)
@@ -84,6 +94,10 @@ class StateTimes:
     def ends(self, session_id: str) -> float | None:
         """Return the Unix time at which the session of a stalled agent is aborted, unless the agent shows progress."""
         return self._ends.get(session_id)
+
+    def waits_for_slot(self, task_id: str) -> str:
+        """Return the limit that keeps a task waiting; ``""`` if none is known."""
+        return self._slots.get(task_id, "")
 
     def unix(self, due_s: float | None) -> float | None:
         """Return the Unix time of *due_s*, a time of the journal's clock; ``None`` if no record was processed."""
@@ -106,6 +120,11 @@ def read_state_times(reader: Reader, rows: Sequence[EntityRow]) -> StateTimes:
     if any(row.kind == Kind.SESSION and not row.ended for row in rows):
         for event in reader.events_named(STALLED):
             times.take(event)
+    queued = {row.id for row in rows if row.kind == Kind.TASK and row.state == Task.OPEN.value}
+    if queued:
+        for event in reader.events_named(WAITS_FOR_SLOT):
+            if event.entity_id in queued:
+                times.take(event)
     for row in rows:
         if needs_times(row):
             for event in reader.events(row.id):

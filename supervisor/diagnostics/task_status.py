@@ -186,7 +186,9 @@ class TaskStatus:
         if found is None:
             return ""
         if found[0].state not in _DELAYED:
-            return "waits for a worker" if task.state == Task.OPEN.value else ""
+            why = self._times.waits_for_slot(task.id)
+            words = f"waits for a slot: {why}" if why else "waits for a worker"
+            return words if task.state == Task.OPEN.value else ""
         return "; ".join(part for part in self._of_run(*found) if part)
 
     def delay_of_claim(self, task: EntityRow) -> str:

@@ -36,7 +36,7 @@ from supervisor.plans import AgentConfig, Settings
 from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
 from supervisor.policies.argument_checks import check_items, check_type, check_types
-from supervisor.ports import Journal
+from supervisor.ports import EntityRow, Journal
 from supervisor.ports.agent_profile import AgentFunction, AgentProfile
 from supervisor.ports.logs import get_logger
 from supervisor.processes.host import ShimHost
@@ -47,6 +47,9 @@ from supervisor.work.takeover import Choose, end_recovered_work, take_over
 from supervisor.workspaces.git import GitWorkspaces
 
 _log = get_logger()
+
+Prepare = Callable[[SupervisorCore, Sequence[EntityRow]], Awaitable[None]]
+"""Function that is given a supervisor before the takeover of an earlier one's work, and all entities of the journal."""
 
 
 @asynccontextmanager
@@ -148,9 +151,11 @@ async def open_in(
     control: bool = True,
     http: bool | HttpOptions = False,
     stop_cancels_host: bool = False,
+    prepare: Prepare | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor, as :func:`open_supervisor` does, in the state directory that *open_directory* returns. The
-    directory is opened after the other arguments are checked; the caller may hold its lock already."""
+    directory is opened after the other arguments are checked; the caller may hold its lock already. *prepare* is
+    awaited before an earlier supervisor's sessions are taken over."""
     settings = settings or Settings()
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
@@ -175,7 +180,9 @@ async def open_in(
         parts = real_parts(journal, opened, host, processes, workspace, where)
         told = opened.runtime / "told.json" if opened is not None else None
         parts = parts._replace(notices=NoticeTargets(processes, str(where), told))
-        sup = await stack.enter_async_context(supervise(parts, profiles, settings, choose, plugged, on_permission))
+        sup = await stack.enter_async_context(
+            supervise(parts, profiles, settings, choose, plugged, on_permission, prepare)
+        )
         if opened is not None and control:
             serve = partial(serve_control, opened.control_socket, sup, closing=sup.core.services.closing)
             try:
@@ -292,6 +299,7 @@ async def supervise(
     choose: Choose | None = None,
     plugins: Plugins | None = None,
     on_permission: OnPermission | None = None,
+    prepare: Prepare | None = None,
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor with the ports *parts*, which stay open when the block is left.
 
@@ -321,6 +329,8 @@ async def supervise(
         await _start_services(supervisor, parts)
         if settings.access is not None:
             await supervisor.trust.recall(parts.journal, rows)
+        if prepare is not None:
+            await prepare(supervisor, rows)
         recovered = await take_over(supervisor, rows, choose)
         _end_with_block(
             supervisor, stack

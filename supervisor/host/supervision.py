@@ -8,7 +8,7 @@ written, nothing new begins; terminations go on.
 from __future__ import annotations
 
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
@@ -74,6 +74,7 @@ from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.restore import Recovered, Recovery
 from supervisor.sessions.services import SessionServices
 from supervisor.sessions.session_factory import SessionFactory
+from supervisor.sessions.setup import Setup, Setups
 from supervisor.sessions.shutdown import HostedPlan, Shutdown
 from supervisor.sessions.takeover import Choice, Takeover
 from supervisor.sessions.termination import Background, Heartbeat
@@ -143,6 +144,8 @@ class SupervisorCore:
                 quirks=profile.quirks,
             ),
         )
+        self.setups = Setups(Setup(agents, settings, parts.workdir))
+        """Agents, settings and working directory of sessions: those of this supervisor, and of runs."""
         self.approvals = ApprovalQueue(self.registry, self.background, on_permission)
         self.session_services = SessionServices(
             self.registry,
@@ -151,7 +154,7 @@ class SupervisorCore:
             make_connection,
             self.approvals,
             self._pending_requests.complete_request,
-            settings,
+            self.setups,
         )
         self.trust = Trust(self.registry)
         self.configure(agents, settings)
@@ -162,6 +165,8 @@ class SupervisorCore:
         """Control of the daemon that holds this supervisor, if one does."""
         self.read_tokens_again: Callable[[], None] | None = None
         """Function that reads the token file of the HTTP API again, if tokens are served."""
+        self.suspended = anyio.Event()
+        """Set when a daemon ends: no task is claimed any more, and what is open is left to the next daemon."""
         self.stopping, self.stop_now = self._shutdown.begun, self._shutdown.now
         self.timers = system.timers
         self.aborts = AbortService(self.registry, journal, self._shutdown.wait_finished)
@@ -199,28 +204,36 @@ class SupervisorCore:
     @property
     def settings(self) -> Settings:
         """Settings for every session that starts from now on."""
-        return self.session_services.settings
+        return self.setups.common.settings
 
     def configure(self, agents: Mapping[str, AgentProfile], settings: Settings) -> None:
         """Set the agents and settings for every session that starts from now on.
 
         The secrets of the former agents are still redacted.
         """
-        self._agents, self.session_services.settings = dict(agents), settings
-        limits = {name: profile.max_sessions for name, profile in agents.items()}
-        self.session_limits = {name: limit for name, limit in limits.items() if limit is not None}
-        """The largest number of tasks that may be at work at once with an agent, by the agent's name."""
+        self.setups.common = Setup(dict(agents), settings, self.workdir)
         self.configured.set()
         self.configured = OneShotEvent()
         self.trust.policy = settings.access.value() if settings.access is not None else None
-        servers = [one for profile in agents.values() for one in profile.agent_options.mcp_servers]
-        secrets = [profile.env for profile in agents.values()]
-        secrets += [dict(target.headers) for target in settings.notice_targets]
-        self.hide_values([*secrets, *(values for one in servers for values in (one.env, one.headers))])
+        self.hide_values([*_secrets(agents.values()), *(dict(one.headers) for one in settings.notice_targets)])
+
+    def configure_run(self, run: str, setup: Setup) -> None:
+        """Set the agents, settings and working directory of the sessions of *run*."""
+        self.setups.of_runs[run] = setup
+        self.hide_values(list(_secrets(setup.agents.values())))
+
+    @property
+    def session_limits(self) -> Mapping[str, int]:
+        """The largest number of tasks that may be at work at once with an agent, by the agent's name."""
+        limits = {name: profile.max_sessions for name, profile in self.setups.common.agents.items()}
+        return {name: limit for name, limit in limits.items() if limit is not None}
 
     def hide_values(self, environments: Sequence[Mapping[str, str]]) -> None:
         """Redact the secrets among the values of *environments* from now on, in records, transcripts and logs."""
-        self._environments += environments
+        new = [one for one in environments if one not in self._environments]
+        if not new and self._environments:  # runs of a daemon often have the same agents
+            return
+        self._environments += new
         self.journal_writer.redactor = Redactor(self._environments)
         conceal(self._environments)
 
@@ -239,12 +252,14 @@ class SupervisorCore:
         within: BudgetScope | None = None,
         patience: StallProfileName | str = StallProfileName.DEFAULT,
         workspace_spec: WorkspaceSpec = NO_WORKSPACE,
+        plan_run: str = "",
     ) -> Session:
         """Start a session; implements ``Supervisor.start_session``, where the other arguments are described.
 
         Args:
             cause: record, and actor, that the start follows from.
             workspace_spec: workspace wanted for the session.
+            plan_run: run of a plan that the session belongs to, if it has no parent.
         """
         check_name(name)
         check_types(str, parent=parent, directory=directory)
@@ -253,7 +268,9 @@ class SupervisorCore:
             raise ValueError(
                 f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
             )
-        profile = self.session_factory.profile_of(agent, parent, self._agents)
+        above = self.registry.session(parent) if parent is not None else None
+        agents = self.setups.of(above.plan_run if above is not None else plan_run).agents
+        profile = self.session_factory.profile_of(agent, parent, agents)
         if directory is not None:
             profile = msgspec.structs.replace(profile, directory=directory)
         check_types(AbortPolicy, policy=policy)
@@ -265,7 +282,7 @@ class SupervisorCore:
             self.check_disk(f"session {name!r}")
         allowance = BudgetGrant(budget, within, choice_of(StallProfileName, "patience", patience))
         session_id = self.session_factory.create(
-            name, profile, parent, policy, None, cause, mode, allowance, workspace_spec
+            name, profile, parent, policy, None, cause, mode, allowance, workspace_spec, plan_run
         )
         try:
             await self.journal_writer.flush()
@@ -321,13 +338,14 @@ class SupervisorCore:
         outcome = await self.last_outcome(session_id)
         return None if outcome is None else TurnResult.of(outcome)
 
-    def profile(self, name: str) -> AgentProfile | None:
-        """Return the profile of the configured agent with that name, or ``None``."""
-        return self._agents.get(name)
+    def profile(self, name: str, entity_id: str = "") -> AgentProfile | None:
+        """Return the profile of the configured agent with that name, or ``None``. *entity_id* is the run or the task
+        that the agent works for."""
+        return self.setups.of(entity_id).agents.get(name)
 
     def access_levels(self) -> list[AccessLevel]:
         """Return the trust level of each configured agent, and of each agent with a score."""
-        return self.trust.levels(self._agents)
+        return self.trust.levels(self.setups.common.agents)
 
     def part(self, make: Callable[[SupervisorCore], _T]) -> _T:
         """Return the part of this supervisor that *make* makes: the same object at every call. For parts whose classes
@@ -363,17 +381,20 @@ class SupervisorCore:
         return self.monitors.used_by(self.registry.session(session_id))
 
     # ------------------------------------------------------------------ takeover
-    async def restore_sessions(self, rows: Sequence[EntityRow], live: Sequence[EntityRow], choice: Choice) -> Recovery:
+    async def restore_sessions(
+        self, rows: Sequence[EntityRow], live: Sequence[EntityRow], runs: Mapping[str, str], choice: Choice
+    ) -> Recovery:
         """Restore the entities *live* that an earlier supervisor left, and continue or stop the sessions among them, as
         *choice* and the setting ``recovery.sessions`` say. The work among them is restored as it is.
 
         Args:
             rows: every entity of the journal.
+            runs: the runs of plans, by the ids of the sessions that work for them.
 
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        return await self._takeover.restore(rows, live, self._agents, self.settings, choice)
+        return await self._takeover.restore(rows, live, self.setups, runs, choice)
 
     async def finish_recovery(self, recovery: Recovery) -> Recovered:
         """Wait for the ends of the sessions that *recovery* stopped, and return its result.
@@ -539,7 +560,8 @@ class SupervisorCore:
         ctx = self.background.context
         check_text("prompt", prompt)
         try:
-            profile = self.session_factory.profile_of(agent, session.session_id, self._agents)
+            agents = self.setups.of(session.plan_run).agents
+            profile = self.session_factory.profile_of(agent, session.session_id, agents)
             child_id = self.session_factory.create(name, profile, session.session_id, None, started_by, cause, mode)
         except (Refused, NoSuchEntity) as error:
             answer(Outcome("failed", str(error), ""))
@@ -748,3 +770,11 @@ class SupervisorCore:
         self.cleanup.give_up()
         self._service_failure = error
         self._shutdown.end_sessions(str(error))
+
+
+def _secrets(agents: Iterable[AgentProfile]) -> Iterator[Mapping[str, str]]:
+    """Yield the environments and headers of *agents* and of their MCP servers, in which there may be secrets."""
+    for profile in agents:
+        yield profile.env
+        for one in profile.agent_options.mcp_servers:
+            yield from (one.env, one.headers)

@@ -38,6 +38,11 @@ def id_of_task(run: str, name: str) -> str:
     return f"{run}#{name}"
 
 
+def run_of(entity_id: str) -> str:
+    """Return the run that the id of a run, or of something that belongs to it, begins with: ``r7`` for ``r7#fix``."""
+    return entity_id.partition("#")[0]
+
+
 def name_of_task(entity_id: str) -> str:
     """Return the name in the plan of the task that an id is about: ``fix`` for ``r7#fix`` and for ``r7#fix:run``. An id
     of another form is returned as it is."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
-from typing import Any, Final, get_args, get_origin
+from typing import Any, Final, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -30,6 +30,8 @@ ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Largest number of bytes of one argument of a program on Linux (``MAX_ARG_STRLEN`` of linux/binfmts.h, less the final
 NUL)."""
 
+_Document = TypeVar("_Document", bound=BaseModel)
+
 PluginNamesFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
 """Function that returns the names that plug-ins add, given the plug-ins that the plan chooses (``None`` for all
 installed ones)."""
@@ -44,6 +46,10 @@ def load_plan(
     plugin_names_for: PluginNamesFor = _none,
     instead: Mapping[str, str] = MappingProxyType({}),
     content: bytes | None = None,
+    *,
+    base: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    agents: Mapping[str, AgentConfig] = MappingProxyType({}),
 ) -> Plan:
     """Read and validate a plan; relative programs and directories are relative to the plan's own directory.
 
@@ -53,6 +59,9 @@ def load_plan(
         instead: agents of the catalogue that replace agents of the plan, by the name in the plan:
             ``{"worker": "codex"}``, or ``{"worker": "gemini:jsonl"}`` to choose the adapter.
         content: text of the plan, if it is not to be read from *path*.
+        base: directory that relative paths are relative to, instead of the plan's own.
+        environment: variables that every agent of the plan gets, unless its ``env`` has them.
+        agents: agents that the plan may use without defining them.
 
     Raises:
         BadPlan: with one line for every problem.
@@ -61,11 +70,42 @@ def load_plan(
     if not isinstance(source.data, dict):
         raise source.bad([((), "a plan is a mapping with the keys agents and tasks")])
     _replace(source.data, instead, path)
+    _add_variables(source.data, environment)
+    if agents and isinstance(own := source.data.get("agents", {}), dict):
+        source.data["agents"] = {**agents, **own}
     try:
         plan = Plan.model_validate(source.data, context=_once(plugin_names_for, source.data.get("plugins")))
     except ValidationError as error:
         raise source.bad(complaints(error, source, model_at)) from None
-    return _located(plan, source, path.resolve().parent)
+    return _located(plan, source, base or path.resolve().parent)
+
+
+def read_document(path: Path, model: type[_Document]) -> _Document:
+    """Read a file with settings and agents, as a plan has them, which *model* describes; relative programs and
+    directories are relative to the file's own directory.
+
+    Raises:
+        BadPlan: with one line for every problem.
+    """
+    source = read_source(path)
+    try:
+        document = model.model_validate(source.data, context=_once(_none, None))
+    except ValidationError as error:
+        raise source.bad(complaints(error, source, partial(model_at, root=model))) from None
+    problems: list[Problem] = []
+    base, agents = path.resolve().parent, document.agents  # type: ignore[attr-defined]
+    found = {name: _locate(agent, ("agents", name), base, problems) for name, agent in agents.items()}
+    if problems:
+        raise source.bad(problems)
+    return document.model_copy(update={"agents": found})
+
+
+def _add_variables(data: dict[str, Any], environment: Mapping[str, str]) -> None:
+    """Give the variables of *environment* to every agent of a plan; what is no mapping is left to validation."""
+    agents = data.get("agents")
+    for agent in agents.values() if environment and isinstance(agents, dict) else ():
+        if isinstance(agent, dict) and isinstance(own := agent.get("env", {}), dict):
+            agent["env"] = {**environment, **own}
 
 
 _OF_THE_PROGRAM: Final = ("known", "adapter", "command", "arguments", "mapping", "quirks", "unguarded")
@@ -96,9 +136,9 @@ def _once(plugin_names_for: PluginNamesFor, chosen: object) -> PluginNames:
     return cache(lambda: plugin_names_for(names))
 
 
-def model_at(path: FieldPath) -> type[BaseModel] | None:
-    """Return the model whose fields are at *path*; ``None`` if there is none."""
-    found: Any = Plan
+def model_at(path: FieldPath, root: type[BaseModel] = Plan) -> type[BaseModel] | None:
+    """Return the model whose fields are at *path* of the model *root*; ``None`` if there is none."""
+    found: Any = root
     for part in path:
         found = _inside(found, part)
     return found if _is_model(found) else None

@@ -7,7 +7,7 @@ Agents are started with what the supervisor is configured with, and never with w
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +22,17 @@ from supervisor.ports.agent_profile import AgentFunction
 def plain_plan(plan: Plan) -> dict[str, Any]:
     """Return *plan* as plain data for the journal. Of an agent that is a function, only the name is kept."""
     return plan.model_dump(mode="json", exclude_defaults=True)
+
+
+def without_values(plain: dict[str, Any], hidden: Collection[str]) -> dict[str, Any]:
+    """Return the plain data of a plan with ``$NAME`` in place of the values of the variables *hidden* of its agents."""
+    agents = {
+        name: {**agent, "env": {one: f"${one}" if one in hidden else value for one, value in agent["env"].items()}}
+        if "env" in agent
+        else agent
+        for name, agent in plain["agents"].items()
+    }
+    return {**plain, "agents": agents} if hidden else plain
 
 
 def recalled_plan(plain: Mapping[str, Any], function_of: Callable[[str], AgentFunction | None]) -> Plan:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from supervisor import plans
 from supervisor.plans import Plan
@@ -22,6 +23,7 @@ def load_plan(
     installed: bool = True,
     instead: Mapping[str, str] = MappingProxyType({}),
     content: bytes | None = None,
+    **given: Any,
 ) -> Plan:
     """Read and check a plan. Relative paths of programs and directories are relative to the directory of the plan file.
 
@@ -31,6 +33,7 @@ def load_plan(
         installed: whether installed plug-ins are used; the plan may choose among them.
         instead: agents of the catalogue that replace agents of the plan.
         content: text of the plan, if it is not to be read from *path*, which then only names it.
+        given: the other parameters of :func:`supervisor.plans.load_plan`.
 
     Raises:
         TypeError: an argument has a wrong type.
@@ -38,7 +41,7 @@ def load_plan(
     """
     check_type("path", path, str, Path)
     check_items("plugins", plugins, object)
-    plan = plans.load_plan(Path(path), partial(_added, plugins, installed), instead, content)
+    plan = plans.load_plan(Path(path), partial(_added, plugins, installed), instead, content, **given)
     return plan if installed else plan.model_copy(update={"plugins": ()})
 
 

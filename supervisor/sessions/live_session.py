@@ -178,6 +178,8 @@ class LiveSession(EntityActor):
         self.children: dict[str, LiveSession] = {}
         """Child sessions that are alive, oldest first."""
         self.turns: dict[str, Entity] = {}
+        self.plan_run: str = parent.plan_run if parent is not None else ""
+        """Id of the run whose agents and settings apply to the session; ``""`` for those of the supervisor."""
         self.assigned_task: AssignedTask | None = None
         self.connection: Connection | None = None
         self.monitor: Monitor | None = None

@@ -10,6 +10,7 @@ from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.sessions.approval_queue import ApprovalQueue
 from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession
+from supervisor.sessions.setup import Setups
 from supervisor.sessions.termination import SLACK_S, Background
 
 CLEANUP_S = 5.0
@@ -27,7 +28,7 @@ class SessionServices:
         make_connection: makes the connection to an agent.
         approvals: queue of permission requests for a human.
         reply: called with (request id, outcome) when a request is complete.
-        settings: settings of the supervisor; replaced when they are loaded again.
+        setups: agents and settings of the supervisor, which are replaced when they are loaded again, and those of runs.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class SessionServices:
         make_connection: MakeConnection,
         approvals: ApprovalQueue,
         reply: Callable[[str, Outcome], None],
-        settings: Settings,
+        setups: Setups,
     ) -> None:
         self.registry = registry
         self.background = background
@@ -46,10 +47,15 @@ class SessionServices:
         self.make_connection = make_connection
         self.approvals = approvals
         self.reply = reply
-        self.settings = settings
+        self.setups = setups
         self.last_requests: frozenset[str] | None = None
         """Ids of the requests that were in progress when a drain began; ``None`` before."""
         self.cleanup_s = CLEANUP_S
         """Time budget, in seconds, for the clean-up of a turn."""
         self.slack_s = SLACK_S
         """Seconds that a slow, loaded machine may add to the stages terminate and kill before a scope is abandoned."""
+
+    @property
+    def settings(self) -> Settings:
+        """Settings of the supervisor."""
+        return self.setups.common.settings

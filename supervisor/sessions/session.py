@@ -290,7 +290,7 @@ class SessionEntity(LiveSession):
         selected = data.inbox if self.monitor is None else self.monitor.select_messages(data.inbox)
         # an empty prompt is never sent: then every message is in it
         messages = selected if asked or selected else data.inbox
-        explains = self._services.settings.explain_retries and self.profile.explains_retries
+        explains = self._services.setups.of(self.plan_run).settings.explain_retries and self.profile.explains_retries
         reason = data.current.reason if data.current is not None and explains else ""
         goes_on = data.current is not None and data.current.goes_on
         prompt = build_prompt(asked, messages, reason=reason, again=again, goes_on=goes_on)

@@ -100,12 +100,14 @@ class SessionFactory:
         mode: CancelMode = CancelMode.WAIT_COMPLETED,
         allowance: BudgetGrant = NO_GRANT,
         workspace_spec: WorkspaceSpec = NO_WORKSPACE,
+        plan_run: str = "",
     ) -> str:
         """Create a session and return its id; its first record may not be durable yet.
 
         Args:
             policy: abort policy; ``None``: the policy of the parent, or of the settings.
             started_by: id of the tool call that requests the session.
+            plan_run: run of a plan that the session belongs to, if it has no parent.
 
         Raises:
             ValueError: the name has characters that ids may not have, or that of a root session has the form of the id
@@ -116,8 +118,8 @@ class SessionFactory:
         check_name(name)
         if parent is None and is_run_id(name):
             raise InvalidArgument(f"name: {name!r} has the form of the id of a plan's run; use another name")
-        settings = self._services.settings
         above = self._registry.session(parent) if parent is not None else None
+        settings = self._services.setups.of(above.plan_run if above is not None else plan_run).settings
         if above is not None and above.is_stopping:
             raise Refused(f"session {name!r} is not started: its parent {parent} is ending")
         if started_by is not None and not self._registry.is_open(started_by):
@@ -129,6 +131,7 @@ class SessionFactory:
         data = SessionData(id=session_id, agent=profile.name, limits=settings.limits.value(), one_shot=profile.one_shot)
         session = self.admit(data, Session.INITIALIZING, above, profile, policy or inherited, started_by, mode)
         session.workspace_spec = workspace_spec
+        session.plan_run = plan_run if above is None else above.plan_run
         self._monitors.start_monitor(session, settings.monitor_settings, allowance)
         try:
             self._registry.add_entity(

@@ -14,7 +14,6 @@ import msgspec
 
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import Kind
-from supervisor.plans import Settings
 from supervisor.ports import EntityRow, Journal
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import Entity
@@ -27,6 +26,7 @@ from supervisor.sessions.restore import Recovery, loses_nothing
 from supervisor.sessions.services import SessionServices
 from supervisor.sessions.session import SessionEntity
 from supervisor.sessions.session_factory import SessionFactory
+from supervisor.sessions.setup import Setups
 from supervisor.sessions.shutdown import Shutdown
 
 
@@ -63,17 +63,18 @@ class Takeover:
         self,
         rows: Sequence[EntityRow],
         live: Sequence[EntityRow],
-        agents: Mapping[str, AgentProfile],
-        settings: Settings,
+        setups: Setups,
+        runs: Mapping[str, str],
         choice: Choice,
     ) -> Recovery:
         """Restore the entities in *live*, and continue or stop the sessions among them; return the recovery, which is
-        to be finished. *rows* are all entities of the journal.
+        to be finished. *rows* are all entities of the journal, and *runs* the runs of plans by the ids of the sessions
+        that work for them.
 
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        policy = _TakeoverPolicy(self._registry, agents, settings, choice)
+        policy = _TakeoverPolicy(self._registry, setups, runs, choice)
         recovery = Recovery(
             self._registry,
             self._journal,
@@ -96,15 +97,17 @@ class Takeover:
     ) -> SessionEntity:
         data: SessionData = read.data
         above = self._registry.sessions.get(row.parent_id or "")
-        profile = takeover_policy.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
-        policy = past.policy or (above.policy if above is not None else takeover_policy.settings.abort_policy)
+        plan_run = above.plan_run if above is not None else takeover_policy.runs.get(data.id, "")
+        setup = self._services.setups.of(plan_run)
+        profile = setup.agents.get(data.agent) or AgentProfile(name=data.agent, adapter="")
+        policy = past.policy or (above.policy if above is not None else setup.settings.abort_policy)
         session = self._factory.admit(data, Session(read.state), above, profile, policy, past.started_by, past.mode)
-        session.requests = past.requests
+        session.plan_run, session.requests = plan_run, past.requests
         session.failures.crashes, session.failures.charged = past.crashes, data.total_errors
         session.directory, session.workspace_spec = past.directory or session.directory, past.workspace_spec
         session.continue_log(row)
         session.since_s = past.entered_s
-        self._monitors.restore_monitor(session, self._services.settings.monitor_settings, past.budget)
+        self._monitors.restore_monitor(session, setup.settings.monitor_settings, past.budget)
         session.launches = max(data.incarnation, launches.get(row.id, 0))  # those of old incarnations may be archived
         return session
 
@@ -118,16 +121,19 @@ def _sessions(rows: Iterable[EntityRow]) -> Iterator[SessionData]:
 
 
 class _TakeoverPolicy(NamedTuple):
-    """Decides which sessions are continued, depending on the *choice*, *agents* and *settings*."""
+    """Decides which sessions are continued, depending on the *choice*, and on the setups of the supervisor and of the
+    *runs*."""
 
     registry: SessionRegistry
-    agents: Mapping[str, AgentProfile]
-    settings: Settings
+    setups: Setups
+    runs: Mapping[str, str]
     choice: Choice
 
     def goes_on(self, session: Entity, past: SessionHistory, agent: Entity | None) -> bool:
         """Return whether a session is continued; *agent* is the agent that was alive, if any."""
-        how, profile = self.settings.recovery.sessions, self.agents.get(session.data.agent)
+        how = self.setups.common.settings.recovery.sessions
+        live: LiveSession | None = self.registry.sessions.get(session.id)
+        profile = self.setups.of(live.plan_run if live is not None else "").agents.get(session.data.agent)
         if how == "stop" or profile is None or not self._is_among(session.id):
             return False
         turn = self.registry.entities.get(session.data.turn_id)

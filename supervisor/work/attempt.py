@@ -124,6 +124,7 @@ class Attempts:
                         within=within,
                         patience=patience,
                         workspace_spec=place,
+                        plan_run=self._plan_run.workstream.id,
                     )
 
     # ------------------------------------------------------------------ make

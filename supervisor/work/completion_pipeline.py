@@ -379,13 +379,14 @@ class CompletionPipeline:
 
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
         """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
-        data, profile = execution.data, self._sup.profile(agent)
+        data, profile = execution.data, self._sup.profile(agent, execution.id)
         if agent != execution.agent or not data.has_findings:
             return agent != execution.agent, ""
         # An agent whose prompt may not hold findings, since it may execute them, is claimed again without them.
         is_off = profile is not None and profile.explain_retries is False
-        if is_off or not self._sup.settings.explain_retries:
-            key = f"agents.{agent}.explain_retries" if self._sup.settings.explain_retries else "explain_retries"
+        explains = self._sup.setups.of(execution.id).settings.explain_retries
+        if is_off or not explains:
+            key = f"agents.{agent}.explain_retries" if explains else "explain_retries"
             return False, f"the next prompt may not tell the findings: {key} is false"
         if not findings_differ(data.failure, data.findings_before):
             return False, "the findings are those of the claim before"

@@ -48,12 +48,12 @@ def left_over(rows: Sequence[EntityRow]) -> set[str]:
     return {row.id for row in rows if not row.ended and (row.id in ids or row.parent_id in owners)}
 
 
-def holders_of_tasks(rows: Iterable[EntityRow]) -> set[str]:
-    """Return the ids of the sessions that work, or have worked, on one of the tasks of plans among the live entities
-    *rows*."""
+def holders_of_tasks(rows: Iterable[EntityRow]) -> dict[str, str]:
+    """Return the runs of the sessions that work, or have worked, on one of the tasks of plans among the live entities
+    *rows*, by the id of the session."""
     held = (row for row in rows if row.kind == Kind.TASK and row.state in HELD)
     tasks = (msgspec.json.decode(row.data, type=TaskData) for row in held)
-    return {data.claimed_by for data in tasks if data.workstream}
+    return {data.claimed_by: data.workstream for data in tasks if data.workstream}
 
 
 async def end_work(registry: EntityRegistry, work: Sequence[Entity]) -> None:

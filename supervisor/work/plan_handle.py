@@ -55,6 +55,9 @@ from supervisor.work.results import PlanResult, TaskResult
 HOST = "host"
 """Name under which a command of the embedding program is recorded, unless the program gives another name."""
 
+_USUAL = Submission()
+"""Submission to a supervisor that has the agents itself."""
+
 _log = get_logger()
 
 
@@ -127,12 +130,21 @@ class Submissions:
         self._lock = anyio.Lock()
         """Held while it is decided whether a request is new: two requests with one key begin one run."""
 
-    async def submit(self, sup: Supervisor, plan: Plan | None, key: str | None, resume: str | None) -> PlanHandle:
+    async def submit(
+        self,
+        sup: Supervisor,
+        plan: Plan | None,
+        key: str | None,
+        resume: str | None,
+        given: Submission = _USUAL,
+    ) -> PlanHandle:
+        """Begin a run, or return that of *key*, as :func:`submit` says; *given* has the setup and the origin of a run
+        of a daemon, and says whether *plan* is the one that was recorded with *resume*."""
         async with self._lock:
             request = request_digest(plan, resume)
             handle = await self._first(sup, key, request) if key is not None else None
             if handle is None:
-                handle = await self._begin(sup, plan, key or "", request, resume)
+                handle = await self._begin(sup, plan, key or "", request, resume, given)
         await handle.begun()
         return handle
 
@@ -153,17 +165,24 @@ class Submissions:
         return handle
 
     async def _begin(
-        self, sup: Supervisor, plan: Plan | None, key: str, request: str, resume: str | None
+        self,
+        sup: Supervisor,
+        plan: Plan | None,
+        key: str,
+        request: str,
+        resume: str | None,
+        given: Submission,
     ) -> PlanHandle:
         self._core.check_disk("a plan")
-        is_recorded = plan is None
+        is_recorded = plan is None or given.is_recorded
         if resume is not None and self._running(resume) is not None:
             raise Refused(f"run {resume!r} goes on in this supervisor, and is not resumed")
         if resume is not None:
             recorded = await self._recorded(resume)
             plan = plan or recalled_plan(recorded, self._function_of)
         assert plan is not None, "one of the two is given"
-        handle = PlanHandle(sup, plan, Submission(key, request, resume or "", is_recorded))
+        asked = given._replace(key=key, request=request, resumes=resume or "", is_recorded=is_recorded)
+        handle = PlanHandle(sup, plan, asked)
         handle.start()
         return handle
 
@@ -291,7 +310,8 @@ class PlanHandle:
                 self._result = await self.runner.run(self._plan, resume=resume, fresh=fresh, submission=submission)
         except Exception as error:
             self._error = _cause_of(error)
-            if not self._is_awaited:
+            # A run that was submitted, and never began, is refused: the submitter is told.
+            if not (self._is_awaited or (self._is_submitted and not self.runner.submitted.is_set())):
                 _log.error("a plan failed", run=self._name, error=repr(self._error), exc_info=error)
         finally:
             self._sup.core.part(Submissions).note_ended(self)

@@ -62,13 +62,14 @@ from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import AssignedTask
+from supervisor.sessions.setup import Setup
 from supervisor.work import checkpoints
 from supervisor.work.held_steps import note_obstacle
 from supervisor.work.leases import Claim
 from supervisor.work.previous_run import PreviousRun
 from supervisor.work.providers import BreakerTransition
 from supervisor.work.results import TaskResult, describe_circuit
-from supervisor.work.shared_scheduler import SharedScheduler
+from supervisor.work.shared_scheduler import SharedScheduler, agent_of_run
 from supervisor.work.task_execution import TaskExecution
 from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
 from supervisor.work.workers import Heartbeat, WorkerPool
@@ -243,13 +244,26 @@ class PlanRun:
         """Return the time in seconds of the clock on which decisions are based."""
         return self.sup.journal_writer.clock.now()
 
+    @property
+    def setup(self) -> Setup:
+        """Agents, settings and working directory of the run."""
+        return self.sup.setups.of(self.workstream.id)
+
+    def _limited_agent(self, agent: str) -> str:
+        """Return the name by which a limit on the sessions of *agent* counts: agents of a run that has its own are
+        counted for themselves, unless the supervisor limits an agent of the name."""
+        own = self.sup.setups.of_runs
+        if own and self.workstream.id in own and agent not in self.sup.session_limits:
+            return agent_of_run(self.workstream.id, agent)
+        return agent
+
     # ------------------------------------------------------------------ claims
     def look(self, execution: TaskExecution, *, now: bool = False) -> None:
         """Begin the effect that is pending for the task, and let workers claim the task exactly while it waits for one.
         *now*: let the delay of the task end."""
         execution.entity.look(now=now)
         if execution.id in self.backlog and execution.is_claimable:
-            self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
+            self.backlog.assign(execution.id, self._limited_agent(execution.agent), self.provider_of(execution.agent))
             if self.backlog.ready(execution.id) and self.backlog.limits.are_set:
                 self.offered.append(execution)
             self.wake()
@@ -461,8 +475,8 @@ class PlanRun:
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory in which the task's agent is configured to work."""
-        profile = self.sup.profile(execution.agent)
-        return self.sup.workdir if profile is None else profile.directory
+        profile = self.sup.profile(execution.agent, execution.id)
+        return self.setup.workdir if profile is None else profile.directory
 
     # ------------------------------------------------------------------ retries
     @property
@@ -501,7 +515,7 @@ class PlanRun:
             return TimeLimit(self._timeouts.of(kind, self._durations.of(kind)), self._timeouts.hard_cap_s)
         if (given_s := self.plan.task_lifecycle.default_timeout) is not None:
             return TimeLimit(given_s)
-        if "turn_timeout_s" in self.sup.settings.limits.model_fields_set:
+        if "turn_timeout_s" in self.setup.settings.limits.model_fields_set:
             return USUAL_TIME
         return TimeLimit(self._timeouts.without_size(is_command=self._is_command(execution)))
 
@@ -529,7 +543,7 @@ class PlanRun:
     def note_launched(self, execution: TaskExecution) -> None:
         """Register the begin of an attempt: its start time, and its provider."""
         self._began_s[execution.name] = self.now()
-        self.backlog.assign(execution.id, execution.agent, self.provider_of(execution.agent))
+        self.backlog.assign(execution.id, self._limited_agent(execution.agent), self.provider_of(execution.agent))
         # Another agent has it than was claimed for, or it is tried again in its slot.
         if self._asked.get(execution.name, "") != self.provider_of(execution.agent):
             self.note_withdrawn(execution)

@@ -17,9 +17,9 @@ A run that is cancelled, or whose journal is lost, ends with ``PlanCancellation`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -40,6 +40,7 @@ from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import entity_of
 from supervisor.sessions.obstacles import outlast_obstacles
+from supervisor.sessions.setup import Setup
 from supervisor.work.attempt import Attempts
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.completion_pipeline import CompletionPipeline
@@ -61,13 +62,18 @@ class Submission(NamedTuple):
     """Request for a run that continues no other run by itself (``plan_handle.submit``).
 
     *key* is its idempotency key, and *request* a digest of it. *resumes* is the id of the run to continue, or to
-    resume; ``""`` for a new run. *is_recorded*: the plan is the one that was recorded with that run.
+    resume; ``""`` for a new run. *is_recorded*: the plan is the one that was recorded with that run. *setup* are the
+    agents, settings and working directory of the run, if they are not those of the supervisor, and *origin* is recorded
+    with the run: where the plan came from. *hidden* are names of variables whose values are not recorded.
     """
 
     key: str = ""
     request: str = ""
     resumes: str = ""
     is_recorded: bool = False
+    setup: Setup | None = None
+    origin: Mapping[str, Any] | None = None
+    hidden: Collection[str] = ()
 
 
 class PlanRunner:
@@ -104,6 +110,8 @@ class PlanRunner:
         self.commands = TaskCommands(sup)
         """Commands of operators and agents about the tasks of the run."""
         self._scheduler: TaskScheduler | None = None
+        self._hidden: Collection[str] = ()
+        """Names of variables of agents whose values are not recorded."""
         self._superseded: WorkstreamEntity | None = None
         """The workstream with an unreported result that this run supersedes."""
 
@@ -207,6 +215,8 @@ class PlanRunner:
                 for one in (*cancellation.untouched, *recovery.over):
                     self._sup.registry.remove(one.id)
                 plan_run.workstream.remove()
+                for run in (plan_run.workstream.id, plan_run.workstream.resumes):
+                    self._sup.setups.of_runs.pop(run, None)
             if (
                 plan_run.workstream.owes_result
             ):  # until note_reported: the host may be cancelled before it has the result
@@ -357,7 +367,14 @@ class PlanRunner:
             key, request = submission.key, submission.request
             with plan_run.together():  # a run in the journal without its plan could not be continued
                 workstream.open(plan.workstream, count + len(unmerged), resumed, key=key, request=request)
-                workstream.note_plan(plan)
+                self._configure(submission)  # first, since secrets of the agents must not be recorded
+                workstream.note_plan(plan, self._hidden)
+                if submission.origin is not None:
+                    workstream.note_submitted(submission.origin)
+        else:
+            self._configure(submission)
+            if submission.origin is not None:
+                workstream.note_submitted(submission.origin)
         self._sup.journal_writer.when_durable(self.submitted.set)
         # Before anything begins that may depend on it.
         merged, refused = await self._merge_late(unmerged)
@@ -395,6 +412,15 @@ class PlanRunner:
         for execution in [one for one in plan_run.executions.values() if one.result is None]:
             if execution.state is Task.WAITING_FOR_SUBTASKS:
                 scheduler.blocked_tasks.watch(execution)
+
+    def _configure(self, submission: Submission) -> None:
+        """Give the run, and the run that it resumes, whose tasks it may merge, the setup of the submission."""
+        self._hidden = submission.hidden
+        if submission.setup is not None:
+            workstream = self.plan_run.workstream
+            self._sup.configure_run(workstream.id, submission.setup)
+            if workstream.resumes:
+                self._sup.setups.of_runs.setdefault(workstream.resumes, submission.setup)
 
     def _unmerged(self, plan: Plan, recovery: PlanRecovery) -> list[tuple[TaskExecution, str]]:
         """Return, in the order of the plan, the tasks that were closed as their run ended, while their work was not
@@ -440,7 +466,7 @@ class PlanRunner:
         problem = output = ""
         if workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
-            where, until = str(self._sup.workdir), self._sup.stop_now
+            where, until = str(plan_run.setup.workdir), self._sup.stop_now
             inspect = partial(self._sup.verification.inspect, "validation", tests, where, until)
             clock, stopping = self._sup.journal_writer.clock.wall, self._sup.stopping
             try:
@@ -503,7 +529,7 @@ class PlanRunner:
                 return
             try:
                 self.plan_run.workstream.add_tasks(len(new))
-                self.plan_run.workstream.note_plan(recorded)
+                self.plan_run.workstream.note_plan(recorded, self._hidden)
             except Refused as refusal:  # a critical task has failed meanwhile
                 for execution in new:
                     why = CancelReason(f"it came too late: {refusal}", TaskEnd.CANCELLED)

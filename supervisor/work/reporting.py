@@ -32,6 +32,8 @@ PLAN: Final = "Plan"
 """Name of the fact with the plan of a workstream; the last one is the plan with all tasks that were added."""
 RESULT: Final = "Result"
 """Name of the fact that lists the ends of the tasks of a workstream."""
+SUBMITTED: Final = "Submitted"
+"""Name of the fact with the directory, the names of chosen variables, and the token of a plan that was submitted."""
 REPORTED: Final = "ResultReported"
 """Name of the fact that the result was printed, or returned to the host, or superseded by another run."""
 

@@ -17,6 +17,7 @@ import msgspec
 
 from actors.machine import Event
 from actors.one_shot_event import first_of
+from supervisor.diagnostics.state_times import WAITS_FOR_SLOT
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.job import Job, UserCancelled
 from supervisor.lifecycles.task import Task, TaskEnd
@@ -120,7 +121,7 @@ class TaskScheduler:
         for execution in [one for one in offered if one.is_claimable]:
             refusal = self.plan_run.backlog.refusal(execution.id)
             if refusal is not None and refusal.why in (RefusalReason.AGENT, RefusalReason.TOTAL):
-                execution.note("WaitsForSlot", {"why": refusal.why.value, "named": refusal.named}, refusal.reason)
+                execution.note(WAITS_FOR_SLOT, {"why": refusal.why.value, "named": refusal.named}, refusal.reason)
 
     def waiting(self) -> dict[str, str]:
         """Return the tasks that wait for a worker, by name, each with the reason."""

@@ -108,6 +108,8 @@ class SharedScheduler:
 
     def _claim(self) -> None:
         """Claim tasks for free workers until none can claim one. Without an await: no task is claimed twice."""
+        if self._sup.suspended.is_set():  # what is queued is for the next daemon
+            return
         now_s = self._sup.journal_writer.clock.now()
         self.set_limits()
         # While the supervisor stops, no provider is asked: a task that is claimed then only learns that it ends.
@@ -125,7 +127,16 @@ class SharedScheduler:
 
     def set_limits(self) -> None:
         """Read the limits on tasks at work: those of the settings and agents as they are now."""
-        self.backlog.limits = Limits(total=self._sup.settings.max_sessions_total, agents=self._sup.session_limits)
+        agents = dict(self._sup.session_limits)
+        for run, setup in self._sup.setups.of_runs.items():
+            own = {agent_of_run(run, name): profile.max_sessions for name, profile in setup.agents.items()}
+            agents |= {name: limit for name, limit in own.items() if limit is not None}
+        self.backlog.limits = Limits(total=self._sup.settings.max_sessions_total, agents=agents)
+
+
+def agent_of_run(run: str, agent: str) -> str:
+    """Return the name of an agent that only *run* has, as limits count it."""
+    return f"{agent} of {run}"
 
 
 def _last_token(sup: SupervisorCore) -> int:

@@ -42,8 +42,9 @@ async def take_over(sup: SupervisorCore, rows: Sequence[EntityRow], choose: Choo
     """
     among, rests = None if choose is None else choose(rows), at_rest(rows)
     live = [row for row in rows if not row.ended and row.id not in rests]
-    choice = Choice(among, left_over(rows), holders_of_tasks(live))
-    recovery = await sup.restore_sessions(rows, live, choice)
+    holders = holders_of_tasks(live)
+    choice = Choice(among, left_over(rows), holders)
+    recovery = await sup.restore_sessions(rows, live, holders, choice)
     await end_work(sup.registry, [one for one in recovery.others if not _stays(one, choice)])
     recovered = await sup.finish_recovery(recovery)
     work = {one.id for one in recovery.others if one.id in sup.registry.entities}

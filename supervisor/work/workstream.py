@@ -7,9 +7,9 @@ EXECUTING until all its tasks are settled. Then the plan's validation runs, if n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,13 +20,13 @@ from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
 from supervisor.lifecycles.types import HeldBy, RecordId
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans.plan import Plan
-from supervisor.plans.recorded import plain_plan
+from supervisor.plans.recorded import plain_plan, without_values
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.work.reporting import PLAN, REPORTED, RESULT
+from supervisor.work.reporting import PLAN, REPORTED, RESULT, SUBMITTED
 from supervisor.work.results import TaskResult
 from supervisor.work.task_execution import ACTOR, TaskExecution
 
@@ -171,9 +171,14 @@ class WorkstreamEntity:
         told = {"used": used.as_record}
         self._sup.registry.record_fact(self.id, "Used", self._cause(), told, reason=used.words)
 
-    def note_plan(self, plan: Plan) -> None:
-        """Record the plan, so that the run can be continued without its file."""
-        self._the().record_fact(PLAN, self._cause(), {"plan": plain_plan(plan)})
+    def note_plan(self, plan: Plan, hidden: Collection[str] = ()) -> None:
+        """Record the plan, so that the run can be continued without its file. Of the variables *hidden* of its agents,
+        only the names are recorded."""
+        self._the().record_fact(PLAN, self._cause(), {"plan": without_values(plain_plan(plan), hidden)})
+
+    def note_submitted(self, origin: Mapping[str, Any]) -> None:
+        """Record where the plan of the run came from."""
+        self._the().record_fact(SUBMITTED, self._cause(), dict(origin), reason=f"submitted by {origin['by']}")
 
     def note_result(self, results: Iterable[TaskResult]) -> None:
         """Record the results of the workstream's tasks. The workstream's end is recorded afterwards, so that no end is

@@ -133,7 +133,7 @@ def test_wait_for_what_nobody_can_end_any_more_fails(twice: Path, tmp_path: Path
     assert (output.status, output.out) == (1, "")
     assert output.err == (
         f"supervisor: r2#good has not ended (IN_PROGRESS), and no supervisor runs on {state.root}; "
-        "`supervisor run PLAN.yaml` continues an interrupted plan\n"
+        "`supervisor run PLAN.yaml`, or the daemon that had it, continues an interrupted plan\n"
     )
 
 

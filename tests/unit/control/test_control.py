@@ -47,7 +47,7 @@ def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
     )
 
 
-PONG = {"pid": os.getpid(), "outage": None, "shortage": None, "unidentified": []}
+PONG = {"pid": os.getpid(), "outage": None, "shortage": None, "unidentified": [], "daemon": False}
 
 
 class Played:
@@ -67,6 +67,7 @@ class Played:
         self.origin: Origin | None = Origin.OPERATOR
         """Origin of each caller; ``None`` stands for no free file descriptor to find out the origin."""
         self.stop_now = anyio.Event()
+        self.daemon = None
         self.outage: Outage | None = None
         self.shortage = None
         self.unidentified = ()

@@ -1,0 +1,95 @@
+"""Configuration of a daemon: agents that every plan may use, settings, limits, and the HTTP API.
+
+The file is YAML, with the settings that a plan has at its top level; ``agents``, which submitted plans may name without
+defining them; and ``http``. Whatever is wrong is reported as in a plan, with line, field, value and fix. The file is
+read again at a reload: what cannot change while the daemon runs is refused then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+
+from supervisor.control.http.options import BadHttpOptions, HttpOptions
+from supervisor.plans.agents import AgentConfig
+from supervisor.plans.error_texts import Problem
+from supervisor.plans.fields import Flag, Model, Name, Several, Text
+from supervisor.plans.loading import read_document
+from supervisor.plans.settings import Settings
+from supervisor.plans.source import BadPlan
+
+_FIXED: Final = ("workspace", "merge_into", "plugins", "pid_namespaces", "http")
+"""Keys that take effect when the daemon starts."""
+
+
+class HttpConfig(Model):
+    """HTTP API of the daemon: its socket ``runtime/http.sock``, and TCP if there is an address."""
+
+    listen: Text | None = Field(default=None, description="Address HOST:PORT to serve over TCP; needs token_file.")
+    token_file: Text | None = Field(
+        default=None, description="File with the tokens for TCP, each with its role; made if it does not exist."
+    )
+    hosts: Several[Text] = Field(default=(), description="Other names under which clients reach the service.")
+    origins: Several[Text] = Field(default=(), description="Sites of other hosts whose pages may use the API.")
+    certificate: Text | None = Field(default=None, description="File with the certificate, for TLS.")
+    key: Text | None = Field(default=None, description="File with the key of the certificate.")
+    behind_proxy: Flag = Field(default=False, description="Whether a proxy encrypts what comes over the network.")
+
+    def problems(self) -> Iterator[Problem]:
+        try:
+            self.value()
+        except BadHttpOptions as error:
+            field, _, words = str(error).partition(": ")
+            yield (field.partition(",")[0],), words
+
+    def value(self) -> HttpOptions:
+        """Return the options of the HTTP service.
+
+        Raises:
+            BadHttpOptions: the options contradict each other.
+        """
+        return HttpOptions(**self.model_dump())
+
+
+class DaemonConfig(Settings):
+    """Configuration of a daemon: settings, agents and the HTTP API."""
+
+    agents: Mapping[Name, AgentConfig] = Field(
+        default={}, description="Agents by name, which submitted plans may use without defining them."
+    )
+    http: HttpConfig | None = Field(default=None, description="HTTP API; by default it is not served.")
+
+    @property
+    def settings(self) -> Settings:
+        """The settings, as a supervisor takes them."""
+        return Settings(**{name: getattr(self, name) for name in Settings.model_fields})
+
+    def check_reload(self, path: Path, former: DaemonConfig) -> None:
+        """Check that this configuration can take the place of *former* while the daemon runs.
+
+        Raises:
+            BadPlan: a key has changed that takes effect at the start.
+        """
+        changed = [key for key in _FIXED if getattr(self, key) != getattr(former, key)]
+        if (self.access is None) is not (former.access is None):
+            changed.append("access")
+        if changed:
+            lines = (f"{path}: {key}: takes effect at the start; restart the daemon, or set it back" for key in changed)
+            raise BadPlan("\n".join(lines))
+
+
+def load_config(path: Path) -> DaemonConfig:
+    """Read and check the configuration at *path*; relative paths are relative to its directory.
+
+    Raises:
+        BadPlan: one line for every problem.
+    """
+    config = read_document(path, DaemonConfig)
+    if config.http is not None and config.http.token_file is not None:
+        token_file = str(path.resolve().parent / config.http.token_file)
+        http = config.http.model_copy(update={"token_file": token_file})
+        config = config.model_copy(update={"http": http})
+    return config

@@ -1,0 +1,196 @@
+"""Crash test of a daemon: kill ``supervisor serve`` at random moments while plans and sessions are submitted and work.
+
+``python -m tests.crash.daemon --kills N``. Three plans are submitted with keys, from directories of their own, and five
+sessions are started. After each kill the daemon is started again, and every plan is submitted again with its key, as a
+script would that does not know whether its request arrived. Every fifth daemon is stopped by SIGTERM instead. In the
+end every run must be completed: each task has one entity and one completed job, the runs are those of the first
+replies, and each session has ended its prompt. No plan is kept that has ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from supervisor.control.client import answers_to
+from supervisor.control.error_messages import ControlError, NotRunning
+from supervisor.control.requests import Request, Start, Submit
+from supervisor.journal.reader import JournalReader
+from supervisor.journal.statedir import StateDir
+from tests.support import check_records
+
+ROOT = Path(__file__).parent.parent.parent
+LONGEST_S = 300.0
+"""Seconds after which a daemon counts as hung."""
+UNTIL_KILLED_S = (0.0, 2.5)
+"""Bounds of the time from the submissions to the kill."""
+PLANS = ("x", "y", "z")
+SESSIONS = 5
+SECRET = "a-secret-of-the-crash-test"
+CONFIG = "agents: {a: {adapter: scripted}}\nrecovery: {sessions: restart}\nmax_sessions_total: 8\n"
+EVERY_STOPPED = 5
+
+
+class Account:
+    """Replies that the daemons have given: runs by key, and sessions; and the faults that were found."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.state = StateDir(folder / "sd")
+        self.runs: dict[str, str] = {}
+        self.sessions: set[str] = set()
+        self.faults: list[str] = []
+
+
+def plan_of(count: int) -> dict[str, Any]:
+    """Return a plan of *count* tasks, each of which appends its name to a file."""
+    work = 'sleep 0.2; test -n "$API_KEY" && echo {name} >> {name}'
+    tasks: list[dict[str, Any]] = []
+    for number in range(count):
+        name = f"t{number}"
+        needed = {"depends_on": [f"t{number - 3}"]} if number % 3 == 2 and number > 3 else {}
+        prompt = work.format(name=name)
+        tasks.append({"id": name, "agent": "w", "prompt": prompt, "max_retries": 1000, **needed})
+    return {"agents": {"w": {"adapter": "command", "command": ["sh", "-c", "{prompt}"]}}, "tasks": tasks}
+
+
+def start(account: Account) -> subprocess.Popen[bytes]:
+    """Start a daemon, and wait until it serves."""
+    command = [sys.executable, "-m", "supervisor", "serve", str(account.folder / "daemon.yaml")]
+    log = account.folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [*command, "--state-dir", str(account.state.root)],
+            cwd=account.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out,
+            stderr=out,
+        )
+    until = time.monotonic() + LONGEST_S
+    while b"serving on" not in log.read_bytes():
+        if process.poll() is not None or time.monotonic() > until:
+            process.kill()
+            raise AssertionError(f"the daemon does not serve: {log.read_text()[-2000:]}")
+        time.sleep(0.01)
+    return process
+
+
+def ask(account: Account, asked: Request) -> dict[str, Any]:
+    return anyio.run(answers_to, account.state.control_socket, asked)[0]
+
+
+def submit_all(account: Account, count: int) -> None:
+    """Submit each plan with its key, and start the sessions that no daemon has acknowledged yet."""
+    for key in PLANS:
+        directory = str(account.folder / key)
+        asked = Submit(plan=plan_of(count), directory=directory, environment={"API_KEY": SECRET}, key=key)
+        run = ask(account, asked)["run"]
+        if account.runs.setdefault(key, run) != run:
+            account.faults.append(f"the key {key} was run {account.runs[key]}, and is {run}")
+    while len(account.sessions) < SESSIONS:
+        started = ask(account, Start(name=f"s{len(account.sessions)}", agent="a", prompt="@run sleep 0.5"))
+        account.sessions.add(str(started["session"]))
+
+
+def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[str, Any]:
+    """Kill the daemon *kills* times, then let it complete everything; return the figures and the faults."""
+    account = Account(folder)
+    (folder / "daemon.yaml").write_text(CONFIG)
+    for key in PLANS:
+        (folder / key).mkdir()
+    stopped = 0
+    for number in range(kills):
+        process = start(account)
+        try:
+            submit_all(account, count)
+            time.sleep(chance.uniform(*UNTIL_KILLED_S))
+            is_stopped = number % EVERY_STOPPED == EVERY_STOPPED - 1
+            process.send_signal(signal.SIGTERM if is_stopped else signal.SIGKILL)
+            status = process.wait(LONGEST_S)
+            stopped += is_stopped
+            if is_stopped and status != 0:
+                account.faults.append(f"a stop ended with {status}: {(folder / 'log').read_text()[-2000:]}")
+        except (ControlError, NotRunning) as error:
+            account.faults.append(f"a request failed: {error}")
+        finally:
+            process.kill()
+            process.wait()
+    process = start(account)
+    try:
+        submit_all(account, count)
+        await_ends(account)
+        process.send_signal(signal.SIGTERM)
+        process.wait(LONGEST_S)
+    finally:
+        process.kill()
+        process.wait()
+    check(account, count)
+    return {"kills": kills - stopped, "stops": stopped, "runs": sorted(account.runs.values()), "faults": account.faults}
+
+
+def await_ends(account: Account) -> None:
+    until = time.monotonic() + LONGEST_S
+    while time.monotonic() < until:
+        with JournalReader(account.state.journal) as journal:
+            states = {row.id: (row.ended, row.state) for row in journal.entities()}
+        runs = all(states[run][0] for run in account.runs.values())
+        if runs and all(states[one][0] or states[one][1] == "SessionComplete" for one in account.sessions):
+            return
+        time.sleep(0.2)
+    account.faults.append(f"not all has ended: {states}")
+
+
+def check(account: Account, count: int) -> None:
+    """Check the journal, the files of the tasks, and that nothing is kept of runs that have ended."""
+    with JournalReader(account.state.journal) as journal:
+        rows = journal.entities()
+        planned = [row for row in rows if row.id.partition(":")[0] not in account.sessions]
+        try:
+            check_records(list(journal.events()), planned, [], refused=True)
+        except AssertionError as error:
+            account.faults.append(f"the journal: {str(error)[:500]}")
+    states = {row.id: row.state for row in rows}
+    if wrong := {run: states[run] for run in account.runs.values() if states[run] != "completed"}:
+        account.faults.append(f"runs that were not completed: {wrong}")
+    if (runs := sum(row.kind == "workstream" for row in rows)) != len(PLANS):
+        account.faults.append(f"{runs} runs, and {len(PLANS)} plans")
+    tasks = {row.id for row in rows if row.kind == "task"}
+    jobs = Counter(row.parent_id for row in rows if row.kind == "job" and row.state == "completed")
+    if set(jobs) != tasks or set(jobs.values()) != {1} or len(tasks) != len(PLANS) * count:
+        account.faults.append(f"tasks with other than one completed job: {[one for one in tasks if jobs[one] != 1]}")
+    written = {(key, one.name) for key in PLANS for one in (account.folder / key).glob("t*")}
+    if len(written) != len(PLANS) * count:
+        account.faults.append(f"{len(written)} files of tasks")
+    if left := list(account.state.submissions.iterdir()):
+        account.faults.append(f"plans are kept: {left}")
+    if b"a-secret-of" in b"".join(one.read_bytes() for one in account.state.root.rglob("*") if one.is_file()):
+        account.faults.append("the secret is in the state directory")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="daemon", description=__doc__)
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--tasks", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="daemon-") as folder:
+        found = cycle(Path(folder), arguments.tasks, arguments.kills, random.Random(arguments.seed))
+    print(json.dumps({**found, "seconds": round(time.monotonic() - began, 1)}))
+    return 1 if found["faults"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
