@@ -463,9 +463,9 @@ class CompletionPipeline:
     def skip(
         self, execution: TaskExecution, cause: SkipCause, reason: str, *, dependency: TaskExecution | None = None
     ) -> None:
-        """Skip a task that was never begun: *cause* is the kind of the reason, *dependency* the task that did not
-        complete."""
-        if execution.state not in (Task.PLANNED, Task.OPEN):
+        """Skip a task that was never begun, also if it was split meanwhile: *cause* is the kind of the reason,
+        *dependency* the task that did not complete."""
+        if execution.state not in (Task.PLANNED, Task.OPEN, Task.WAITING_FOR_SUBTASKS):
             return
         if dependency is not None:
             execution.seq = dependency.seq

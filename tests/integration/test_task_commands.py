@@ -448,6 +448,16 @@ async def test_an_open_task_is_split(tmp_path: Path, gate: Gate) -> None:
     assert closed.seq < begun.seq
 
 
+async def test_a_task_that_was_split_ends_with_the_task_that_it_depends_on(tmp_path: Path, gate: Gate) -> None:
+    """A task that was split while it waited for a task ends, with its subtasks, when that task fails."""
+    async with running_plan(tmp_path, plan_of(task("a", f"{HELD}; exit 1"), task("b", "true", "a"))) as plan:
+        await plan.until("started", "r1#a")
+        await plan.commands.split("b", (task("b1", "true"), task("b2", "true")), by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "failed", "b": "blocked", "b1": "blocked", "b2": "blocked"}
+    assert plan.path("b") == ["OPEN", "WAITING_FOR_SUBTASKS", "CANCELLED"]
+
+
 async def test_a_subtask_of_an_unapproved_task_is_not_split(tmp_path: Path, gate: Gate) -> None:
     """A split of a subtask is refused until the parent task is approved, since the new subtasks would begin before the
     approval."""
