@@ -687,8 +687,8 @@ class PutAway(Effect, frozen=True, kw_only=True):
 TaskEffect: TypeAlias = Delay | StartAttempt | MakeAttempt | RunChecks | Merge | PutAway
 
 
-class Surroundings(NamedTuple):
-    """What there is of a task in this process, beside its states, on which its effects depend.
+class TaskResources(NamedTuple):
+    """Slot, session and result of a task in this process, on which its effects depend beside its states.
 
     Args:
         has_slot: whether a worker keeps a slot for the task.
@@ -703,26 +703,26 @@ class Surroundings(NamedTuple):
     parts_met: bool = False
 
 
-NOTHING: Final = Surroundings()
-"""Surroundings of a task that was just taken over, or that only waits."""
+NOTHING: Final = TaskResources()
+"""Resources of a task that was just taken over, or that only waits."""
 
 BEGUN: Final = (T.OPEN, T.CLAIMED, T.IN_PROGRESS, T.WAITING_FOR_SUBTASKS)
 
 
-def pending_effect(states: TaskStates, around: Surroundings = NOTHING) -> TaskEffect | None:
+def pending_effect(states: TaskStates, resources: TaskResources = NOTHING) -> TaskEffect | None:
     """Return the effect that must be performed while a task is in these states; ``None`` if the task waits for
     something else: for its dependencies, a worker, a person, or the tasks that it was split into.
 
-    The states alone decide, not the way that led to them, and what is left of a task *around* them. So the effect is
-    the same after a takeover, and is neither lost nor doubled.
+    The states alone decide, not the way that led to them, and the *resources* that the task has in this process. So the
+    effect is the same after a takeover, and is neither lost nor doubled.
     """
     data = states.task_data
-    is_left = around.has_slot or around.has_session
+    is_left = resources.has_slot or resources.has_session
     match states.task:
         case T.DONE:
             return Merge(judged=data.judged)
         case T.CLOSED | T.CANCELLED | T.FAILED:
-            return None if around.is_settled else PutAway()
+            return None if resources.is_settled else PutAway()
         case T.PENDING_APPROVAL | T.BLOCKED if is_left:
             return PutAway()
         case T.PENDING_APPROVAL if data.approved_by:
@@ -733,13 +733,13 @@ def pending_effect(states: TaskStates, around: Surroundings = NOTHING) -> TaskEf
             return None
     is_split = states.task is T.WAITING_FOR_SUBTASKS
     match states.run, states.job:
-        case R.VALIDATING, _ if not is_split or around.parts_met:
+        case R.VALIDATING, _ if not is_split or resources.parts_met:
             return RunChecks()
         case ((R.PENDING | R.RETRYING | R.HALF_OPEN), J.RUNNING):
             return StartAttempt()
         case R.IN_PROGRESS, J.RUNNING:
             return MakeAttempt()
-    if around.has_slot or (states.task is T.OPEN and around.has_session):
+    if resources.has_slot or (states.task is T.OPEN and resources.has_session):
         return PutAway()
     return _delay_of(states)
 

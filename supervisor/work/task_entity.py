@@ -39,8 +39,8 @@ from supervisor.lifecycles.task_cascade import (
     MakeAttempt,
     RunChecks,
     StartAttempt,
-    Surroundings,
     TaskEffect,
+    TaskResources,
     TaskStates,
     pending_effect,
 )
@@ -92,7 +92,7 @@ class TaskEntity:
         registry: registry that the three logs are in.
         task: log of the task.
         run, job: logs of the newest run and the newest job, if there are any in this process.
-        surroundings: function that returns what the effects depend on beside the states.
+        resources: function that returns slot, session and result of the task.
         perform: function that starts the performance of an effect.
         end_delay: function that is called when a delay is over.
     """
@@ -103,14 +103,14 @@ class TaskEntity:
         task: Entity,
         run: Entity | None,
         job: Entity | None,
-        surroundings: Callable[[], Surroundings],
+        resources: Callable[[], TaskResources],
         perform: Perform,
         end_delay: Callable[[], None],
     ) -> None:
         self.task, self.run, self.job = task, run, job
         self.running: RunningEffect | None = None
         """The effect under way."""
-        self._registry, self._surroundings = registry, surroundings
+        self._registry, self._resources = registry, resources
         self._perform, self._end_delay = perform, end_delay
         self._begun: PendingEffect | None = None
         """The effect that was begun last, or the delay whose timer was started."""
@@ -170,7 +170,7 @@ class TaskEntity:
     @property
     def pending(self) -> TaskEffect | None:
         """The effect that is to be performed now, or is under way."""
-        return pending_effect(self.states, self._surroundings())
+        return pending_effect(self.states, self._resources())
 
     @property
     def is_delayed(self) -> bool:

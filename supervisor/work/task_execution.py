@@ -26,7 +26,7 @@ from supervisor.lifecycles.entity_types import TASK_KIND
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
-from supervisor.lifecycles.task_cascade import RunChecks, Surroundings, TaskStates
+from supervisor.lifecycles.task_cascade import RunChecks, TaskResources, TaskStates
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans.tasks import TaskConfig
@@ -271,9 +271,9 @@ class TaskExecution:
         return self.entity.running is not None and self.entity.running.is_stopped
 
     @property
-    def surroundings(self) -> Surroundings:
-        """What there is of the task in this process beside its states."""
-        return Surroundings(
+    def resources(self) -> TaskResources:
+        """The slot, session and result that the task has in this process."""
+        return TaskResources(
             has_slot=self.claim is not None,
             has_session=self.session_lives,
             is_settled=self.result is not None,
@@ -389,7 +389,7 @@ class TaskExecution:
 
     def _entity_of(self, task: Entity, run: Entity | None, job: Entity | None) -> TaskEntity:
         registry = self._sup.registry
-        return TaskEntity(registry, task, run, job, lambda: self.surroundings, self.perform, self.end_delay)
+        return TaskEntity(registry, task, run, job, lambda: self.resources, self.perform, self.end_delay)
 
     def open_run(self, limits: TaskRunData) -> None:
         """Create the run for the next claim."""

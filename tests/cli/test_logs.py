@@ -72,7 +72,7 @@ def test_lines_before_the_time_are_left_out(ended: Path, tmp_path: Path) -> None
     ],
 )
 def test_bad_input_is_refused(ended: Path, words: list[str], message: str) -> None:
-    """What cannot be meant is refused, with the fix."""
+    """Options that cannot be meant are refused, with the fix."""
     assert cli("logs", *words, "--state-dir", ended) == (2, "", f"supervisor: {message}\n")
 
 

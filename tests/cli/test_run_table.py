@@ -42,7 +42,7 @@ def test_the_last_sign_of_life_and_the_cost_are_shown() -> None:
 
 
 def test_a_column_without_values_is_left_out() -> None:
-    """Where no session has a cost, there is no column for the cost."""
+    """The table has no column for the cost if no session has a cost."""
     assert drawn(table_of(session("a")), 100)[0].split() == ["SESSION", "STATE", "AGE", "SEEN", "DOING"]
 
 

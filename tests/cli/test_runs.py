@@ -96,7 +96,7 @@ def test_a_report_of_an_unknown_run_names_the_runs(ended: tuple[Path, str], run_
 
 
 def test_cost_is_in_the_list_and_in_the_report(ended: tuple[Path, str]) -> None:
-    """What agents report as cost is shown for the run, for each task, and in total."""
+    """The cost that agents report is shown for the run, for each task, and in total."""
     (line,) = [line for line in cli("runs", "--state-dir", ended[0]).out.splitlines() if line.startswith("r2")]
     assert line.split()[4:6] == ["0.2500", "USD"]
     _, used, *table = cli("report", "r2", "--state-dir", ended[0]).out.splitlines()

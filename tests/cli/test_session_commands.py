@@ -147,7 +147,7 @@ def test_leaving_never_touches_the_work(one: Run, start: Started, way: str) -> N
     ],
 )
 def test_bad_input_starts_nothing(one: Run, words: list[str], message: str) -> None:
-    """What cannot be meant is refused with status 2, and starts no session."""
+    """Arguments that cannot be meant are refused with status 2, and start no session."""
     output = cli(*words, "--state-dir", one.state_dir)
     assert (output.status, output.out) == (2, "")
     assert message in output.err

@@ -770,8 +770,8 @@ async def test_subtasks_of_a_cancelled_task_are_cancelled(tmp_path: Path, gate: 
 
 
 async def test_a_session_that_lost_its_task_does_not_hold_it(tmp_path: Path, gate: Gate) -> None:
-    """What holds the workspace of a session is recorded of its task until the task is requeued: from then on until the
-    session has ended, and while another session has the task, only of the session."""
+    """An obstacle in the workspace of a session is recorded of its task until the task is requeued: from then on until
+    the session has ended, and while another session has the task, only of the session."""
     obstacle = HeldBy(what="a lock", fix="remove it")
     async with running_plan(tmp_path, plan_of(task("a", f"test -e done || {HELD}"))) as plan:
         await plan.until("started", "r1#a")

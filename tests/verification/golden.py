@@ -54,8 +54,15 @@ def kept() -> dict[str, dict[str, str]]:
 
 
 def digest_of(wanted: RunRequest) -> str:
-    """Simulate one run and return its digest; this can be called in any process."""
-    return simulate(wanted.draw()).digest
+    """Simulate one run and return its digest; this can be called in any process.
+
+    Raises:
+        ValueError: the run has violations; then there is no digest to keep.
+    """
+    report = simulate(wanted.draw())
+    if report.violations:
+        raise ValueError(f"{len(report.violations)} violations: {report.violations[0]}")
+    return report.digest
 
 
 def digests(jobs: int, heard: Callable[[int], None]) -> tuple[dict[RunRequest, str | TaskFailed], bool]:

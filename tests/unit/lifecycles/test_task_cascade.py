@@ -36,9 +36,9 @@ from supervisor.lifecycles.task_cascade import (
     SessionGaveUp,
     Situation,
     StartAttempt,
-    Surroundings,
     TakenAway,
     TaskEffect,
+    TaskResources,
     TaskStates,
     WorkersLost,
     pending_effect,
@@ -323,7 +323,7 @@ def test_a_state_owes_its_effect(states: TaskStates, expected: TaskEffect | None
     assert pending_effect(states) == expected
 
 
-SLOT, SESSION, MET = Surroundings(has_slot=True), Surroundings(has_session=True), Surroundings(parts_met=True)
+SLOT, SESSION, MET = TaskResources(has_slot=True), TaskResources(has_session=True), TaskResources(parts_met=True)
 
 
 @pytest.mark.parametrize(
@@ -340,11 +340,11 @@ SLOT, SESSION, MET = Surroundings(has_slot=True), Surroundings(has_session=True)
         (AT_WORK, SLOT, MakeAttempt()),
         (CHECKED._replace(task=T.WAITING_FOR_SUBTASKS), SLOT, PutAway()),
         (CHECKED._replace(task=T.WAITING_FOR_SUBTASKS), MET, RunChecks()),
-        (at("FAILED CIRCUIT_OPEN failed"), Surroundings(is_settled=True), None),
+        (at("FAILED CIRCUIT_OPEN failed"), TaskResources(is_settled=True), None),
     ],
 )
 def test_what_is_left_of_a_task_is_put_away(
-    states: TaskStates, around: Surroundings, expected: TaskEffect | None
+    states: TaskStates, around: TaskResources, expected: TaskEffect | None
 ) -> None:
     """A slot or a session that a task does not need in its state is put away before anything else is done; a task that
     was split is checked when its parts are met."""

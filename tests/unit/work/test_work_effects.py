@@ -1,4 +1,4 @@
-"""Where the work on a plan touches the world, and where tables are applied, read from the source.
+"""Places where the work on a plan touches the world, and where tables are applied, read from the source.
 
 A workspace, a session or a process is used only by the effects of a task (``TaskScheduler._performers``) and what they
 call; the exceptions are listed here with their reason. State tables are applied by the entities alone.
@@ -85,8 +85,8 @@ def reached_from(known: Mapping[str, ast.AST], *starts: str) -> set[str]:
 
 
 def test_only_effects_use_sessions_processes_and_workspaces() -> None:
-    """Whatever below ``work`` calls a port is an effect, or is called by one, but for the listed exceptions; each of
-    these is needed."""
+    """Every function below ``work`` that calls a port is an effect, or is called by one, but for the listed exceptions;
+    each of these is needed."""
     known = {name: one for _, module in parsed("work") for name, one in functions(module)}
     assert set(PERFORMERS) <= known.keys()
     users = {name for name, one in known.items() if uses_port(one)}
