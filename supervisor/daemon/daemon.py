@@ -43,7 +43,6 @@ from supervisor.policies.argument_checks import check_name
 from supervisor.ports import EntityRow, JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import NoSuchEntity, Refused
-from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import records_of
 from supervisor.sessions.setup import Setup
 from supervisor.work.plan_handle import PlanHandle, Submissions
@@ -56,7 +55,6 @@ _SHARED: Final = (
 """Keys of a plan that have no effect in a daemon, which has its own."""
 _PLACE: Final = ("workspace", "merge_into")
 """Keys in which plan and daemon must agree."""
-_CANCEL_REQUESTED: Final = "CancelRequested"
 _LOOK_S: Final = 0.1
 """Seconds between two looks for turns in progress, during a drain."""
 
@@ -281,8 +279,7 @@ class Daemon:
         core = self._core
         handle = next((one for one in core.part(Submissions).running if one.run_id == run), None)
         if handle is not None:
-            core.registry.record_fact(run, _CANCEL_REQUESTED, Cause(actor=by), {}, reason=reason or "as requested")
-            handle.cancel()
+            handle.cancel(by=by, reason=reason)
             await handle.ended.wait()
             return True
         await core.journal_writer.durable()

@@ -34,8 +34,6 @@ from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import ACTOR, TaskExecution
 from supervisor.work.workstream_export import export_workstream
 
-GIVEN_UP = "the plan was given up"
-
 
 class PlanCancellation:
     """Cancels one plan run after all of its asynchronous tasks have ended."""
@@ -69,7 +67,7 @@ class PlanCancellation:
             group.start_soon(self._stop_workers, [self._end_of(job_id) for job_id in jobs])
             for execution in unsettled:
                 group.start_soon(self._end_execution, execution)
-            group.start_soon(plan_run.workstream.cancel, GIVEN_UP)
+            group.start_soon(plan_run.workstream.cancel, plan_run.workstream.cancel_reason)
             for session_id in holders:
                 group.start_soon(self._end_session, session_id)
             group.start_soon(self._end_unclaimed)
@@ -101,8 +99,10 @@ class PlanCancellation:
                 await take_back(self._sup, execution)
 
     async def _end_run_and_session(self, execution: TaskExecution) -> None:
+        if (request := self._plan_run.workstream.cancel_seq) is not None:
+            execution.seq = request
         async with anyio.create_task_group() as group:
-            group.start_soon(self._pipeline.record_given_up, execution, GIVEN_UP)
+            group.start_soon(self._pipeline.record_given_up, execution, self._plan_run.workstream.cancel_reason)
             group.start_soon(self._end_session, execution.session_id)
 
     def _end_of(self, entity_id: str) -> OneShotEvent:
@@ -127,7 +127,14 @@ class PlanCancellation:
     async def _end_session(self, session_id: str) -> None:
         if session_id in self._sup.registry.sessions:
             with suppress(NoSuchEntity, Refused, JournalError):
-                await self._sup.aborts.abort(session_id, AbortScope.SESSION, reason=GIVEN_UP, actor=ACTOR)
+                workstream = self._plan_run.workstream
+                await self._sup.aborts.abort(
+                    session_id,
+                    AbortScope.SESSION,
+                    reason=workstream.cancel_reason,
+                    actor=ACTOR,
+                    because=workstream.cancel_seq,
+                )
 
     async def _end_unclaimed(self) -> None:
         """End the sessions that an earlier supervisor started for tasks, and that hold no task."""

@@ -338,7 +338,7 @@ class PlanHandle:
             await self.ended.wait()
         except anyio.get_cancelled_exc_class():
             self._is_awaited = False  # an error of the run reaches no caller from here on: it is logged
-            self.cancel()
+            self._scope.cancel()
             with anyio.CancelScope(shield=True):
                 await self.ended.wait()
             raise
@@ -348,8 +348,12 @@ class PlanHandle:
             raise Refused(f"the run {self._name} was cancelled")
         return self._result
 
-    def cancel(self) -> None:
-        """Give the run up: its sessions are aborted, and every task that has not ended is recorded as cancelled."""
+    def cancel(self, *, by: str = HOST, reason: str = "") -> None:
+        """Give the run up: its sessions are aborted, and every task that has not ended is recorded as cancelled. The
+        request is on record with its author *by* and *reason*, as the cause of these ends."""
+        workstream = self.runner.plan_run.workstream
+        if workstream.is_opened and workstream.cancel_seq is None and not self.ended.is_set():
+            workstream.record_cancel_request(by, reason)
         self._scope.cancel()
 
     # ------------------------------------------------------------------ what there is

@@ -32,6 +32,9 @@ from supervisor.work.task_execution import ACTOR, TaskExecution
 
 _log = get_logger()
 
+GIVEN_UP: Final = "the plan was given up"
+CANCEL_REQUESTED: Final = "CancelRequested"
+"""Name of the fact that somebody has requested to give the run up."""
 HELD: Final = "Held"
 """Name of the fact about an obstacle outside of the work that holds a step of the workstream."""
 
@@ -43,6 +46,10 @@ class WorkstreamEntity:
         self._sup = sup
         self._entity: Entity | None = None
         self._seq: RecordId | None = None
+        self.cancel_seq: RecordId | None = None
+        """The request to give the run up, if somebody has made one."""
+        self.cancel_reason = GIVEN_UP
+        """Reason of the ends that follow when the run is given up."""
         self._withdrawn = 0
         """Number of counted tasks that have no entity in this run: their split was not recorded or was refused, or they
         were only merged."""
@@ -223,6 +230,12 @@ class WorkstreamEntity:
         """Record the outcome of the plan's validation: *problem* describes the failure, ``""`` stands for success."""
         passed = workstream.ValidationPassed()
         await self._post(passed if not problem else workstream.ValidationFailed(error=problem))
+
+    def record_cancel_request(self, by: str, reason: str) -> None:
+        """Record that *by* has requested the end of the run; all that is ended for it has this record as its cause."""
+        fact = self._the().record_fact(CANCEL_REQUESTED, Cause(self._seq, None, by), {}, reason=reason)
+        self._seq = self.cancel_seq = fact.seq
+        self.cancel_reason = f"cancelled by {by}: {reason}" if reason else f"cancelled by {by}"
 
     async def cancel(self, reason: str) -> None:
         """Cancel the workstream, unless it has ended."""

@@ -170,6 +170,9 @@ def test_an_interrupted_run_command_detaches(place: Place) -> None:
     assert place.run("cancel", "r1").out == "r1 is cancelled\n"
     assert (place.states()["r1"], place.states()["r1#after"]) == ("cancelled", "CANCELLED")
     assert place.run("cancel", "r1").out == "r1 had ended already\n"
+    for entity in ("r1", "r1#after"):
+        assert "cancelled by operator" in place.run("why", entity).out
+        assert "CancelRequested" in place.run("why", entity, "-v").out
     assert place.run("wait", "r1").status == 1
 
 
