@@ -22,8 +22,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run of a plan. ``plan`` is the name of its workstream; ``outcome`` is the word for its end, ``""`` before the
     end. ``supervised`` is false for a run that had not ended when its supervisor died. ``tasks`` counts the tasks, and
     ``done`` those that are completed, skipped or rejected. ``started_at`` is Unix time; ``took_s`` are the seconds to
-    the end, to the last record of an interrupted run, or to *now*. ``tokens`` and ``cost_usd`` are what the agents of
-    its tasks have reported."""
+    the end, to the last record of an interrupted run and its tasks, or to *now*. ``tokens`` and ``cost_usd`` are what
+    the agents of its tasks have reported."""
 
     id: str
     plan: str
@@ -47,7 +47,10 @@ def summarize_runs(
     rows: Sequence[EntityRow], used: Mapping[str, Amounts], *, now: float, supervised: bool
 ) -> tuple[RunSummary, ...]:
     """Return the runs among *rows*, the newest first. *used* is usage by entity id, *supervised*: a supervisor runs."""
-    outcomes = Outcomes(rows)
+    outcomes, last_at = Outcomes(rows), dict[str, float]()
+    for row in rows:
+        run = row.id.partition("#")[0]
+        last_at[run] = max(last_at.get(run, 0.0), row.changed_at)
     runs = sorted((row for row in rows if row.kind == Kind.WORKSTREAM), key=lambda row: row.born_seq, reverse=True)
     return tuple(
         RunSummary(
@@ -61,7 +64,7 @@ def summarize_runs(
             tokens=used.get(row.id, _UNUSED).tokens,
             cost_usd=round(used.get(row.id, _UNUSED).cost_usd, 6),
             started_at=row.born_at,
-            took_s=round(max(0.0, now - row.born_at), 6) if supervised and not row.ended else row.lasted_s,
+            took_s=row.lasted_s if row.ended else round((now if supervised else last_at[row.id]) - row.born_at, 6),
         )
         for row in runs
         for data in [data_of(row)]

@@ -83,10 +83,9 @@ class SessionFactory:
             name = encodable(getattr(agent, "__name__", "function"))
             return AgentProfile(name=name, adapter="inprocess", function=agent)
         if agent not in agents:
-            known = ", ".join(sorted(agents)) or "none, since open_supervisor was given no agents"
-            raise InvalidArgument(
-                f"agent: no agent is named {agent!r}; known: {known}; open_supervisor(agents=...) takes them"
-            )
+            known = ", ".join(sorted(agents)) or "none, since the supervisor was given no agents"
+            fix = "agents are given to open_supervisor(agents=...), or in the configuration of a daemon"
+            raise InvalidArgument(f"agent: no agent is named {agent!r}; known: {known}; {fix}")
         return agents[agent]
 
     def create(
