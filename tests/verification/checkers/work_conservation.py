@@ -1,7 +1,7 @@
 """Checker of work conservation: no worker is idle while a job waits that the worker could do, according to durable
 records alone.
 
-While no job of a workstream is worked on, only the provider of models can keep a queued job from starting: a worker
+While no job of any workstream is worked on, only the provider of models can keep a queued job from starting: a worker
 with the required capabilities must start the job at once, or when the provider may be used again
 (docs/explanation/work.md).
 """
@@ -26,8 +26,6 @@ class _Stream(msgspec.Struct):
 
     queued: dict[str, None] = msgspec.field(default_factory=dict)
     working: dict[str, None] = msgspec.field(default_factory=dict)
-    busy: bool = False
-    """Whether any job was under way at the last update."""
     idle: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     able: dict[str, frozenset[str]] = msgspec.field(default_factory=dict)
     shut: dict[str, float] = msgspec.field(default_factory=dict)
@@ -49,6 +47,9 @@ class WorkConservationChecker:
         """Last job of each task."""
         self._due: dict[str, float] = {}
         """Time by which each job that could start must have started."""
+        self._busy = False
+        """Whether any job was under way at the last update, of any workstream: owned files, providers and limits are
+        those of the supervisor, so that a job may wait for one of another plan."""
 
     def ended(self) -> None:
         """Drop the workers and providers of a supervisor that has ended."""
@@ -121,23 +122,26 @@ class WorkConservationChecker:
             stream.idle[record.entity_id] = stream.able[record.entity_id]
 
     def _update_due(self, name: str, record: LifecycleEvent, job: str | None) -> None:
-        """Update the deadline of *job*, or of every job of the workstream if *job* is ``None`` or the workstream became
-        busy or free: a job that could start from now on gets a deadline."""
-        stream = self._stream(name)
-        was_busy, stream.busy = stream.busy, bool(stream.working)
-        if stream.busy and was_busy:
+        """Update the deadline of *job*, or of every job of the workstream if *job* is ``None``, or of every job if the
+        supervisor became busy or free: a job that could start from now on gets a deadline."""
+        was_busy, self._busy = self._busy, any(stream.working for stream in self._streams.values())
+        if self._busy and was_busy:
             return
-        changed = job is None or stream.busy != was_busy
-        for one in {**stream.queued, **self._due} if changed else (job,):
-            if one is not None and self._stream_of(one) == name:
-                self._update_job(stream, record, one)
+        if self._busy != was_busy:
+            jobs = [*(one for stream in self._streams.values() for one in stream.queued), *self._due]
+        elif job is None:
+            jobs = [*self._stream(name).queued, *(one for one in self._due if self._stream_of(one) == name)]
+        else:
+            jobs = [job]
+        for one in dict.fromkeys(jobs):
+            self._update_job(self._stream(self._stream_of(one)), record, one)
 
     def _stream_of(self, job: str) -> str:
         return self._tasks[self._needs[job][0]][0]
 
     def _update_job(self, stream: _Stream, record: LifecycleEvent, job: str) -> None:
         task, needs = self._needs[job]
-        waits = not stream.busy and job in stream.queued and self._tasks[task][1] == "OPEN"
+        waits = not self._busy and job in stream.queued and self._tasks[task][1] == "OPEN"
         if waits and _has(stream.idle.values(), needs):
             later_s = max((at_s - record.monotonic_s for at_s in stream.shut.values()), default=0.0)
             self._due.setdefault(job, self._now() + max(0.0, later_s) + self._bound_s)
