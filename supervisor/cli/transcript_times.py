@@ -18,7 +18,7 @@ _DAY_S: Final = 86_400.0
 _STEP_BACK_MAX_S: Final = 3_600.0
 """Largest number of seconds by which the wall clock may have been set back between two lines."""
 _UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": _DAY_S}
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)([smhd])")
 _CLOCK: Final = re.compile(r"\d{1,2}:\d\d(:\d\d)?")
 
 

@@ -169,6 +169,7 @@ class RefusingSupervisor:
 
     outage = None
     shortage = None
+    daemon = None
     unidentified = ()
 
     def __init__(self) -> None:

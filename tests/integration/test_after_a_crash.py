@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -216,6 +217,10 @@ def interrupted_run(workdir: Path, backend: str, *, orphans: str = "open", memor
         for line in first.stdout:
             if b'"entity_id":"r1#second"' in line and b'"event":"started"' in line:
                 break
+        deadline_s = time.monotonic() + 60
+        while not (workdir / "here").exists():  # a task that has started may not have done anything
+            assert time.monotonic() < deadline_s, "the agent has not begun to work"
+            time.sleep(0.01)
         first.send_signal(signal.SIGKILL)
     (workdir / "gate").touch()
 
