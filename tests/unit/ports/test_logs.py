@@ -23,10 +23,13 @@ def test_a_level_that_the_host_filters_is_not_rendered(caplog: pytest.LogCapture
     assert caplog.records == []
 
 
-def test_without_a_handler_errors_go_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_handler_errors_go_to_standard_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Without a handler, Python prints warnings and errors of an embedded runtime to standard error, and nothing else;
     a traceback is on lines of its own, with control characters escaped."""
     logger = logging.getLogger("supervisor")
+    monkeypatch.setattr(logger, "handlers", [])  # a command that ran in this process may have added its own
     logger.propagate = False
     try:
         get_logger().info("started")
