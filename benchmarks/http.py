@@ -136,13 +136,13 @@ class Server:
         self._process, self.state_dir = process, state_dir
         self.socket = str(state_dir / "runtime" / "http.sock")
 
-    async def ask(self, *words: object) -> Any:
-        return await asyncio.to_thread(self.ask_now, *words)
+    async def ask(self, *arguments: object) -> Any:
+        return await asyncio.to_thread(self.ask_now, *arguments)
 
-    def ask_now(self, *words: object) -> Any:
+    def ask_now(self, *arguments: object) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(" ".join(map(str, words)) + "\n")
+        self._process.stdin.write(" ".join(map(str, arguments)) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 

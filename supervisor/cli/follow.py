@@ -60,9 +60,9 @@ def run_on_daemon(given: dict[str, Any], *, detach: bool, names: tuple[str, ...]
         raise BadInput(f"--resume: a daemon holds {state_dir}, and has many runs; {fix}")
     if given["http"] is not None:
         raise BadInput(f"--http, --listen: a daemon holds {state_dir}; it serves the API, as its configuration says")
-    how = {"fail_fast": given["fail_fast"], "plugins": not given["no_plugins"], "instead": dict(given["instead"])}
-    asked = submission(given["plan"], given["workdir"], names, **how)
-    answer = send_to_daemon(state_dir, asked)
+    options = {"fail_fast": given["fail_fast"], "plugins": not given["no_plugins"], "instead": dict(given["instead"])}
+    request = submission(given["plan"], given["workdir"], names, **options)
+    answer = send_to_daemon(state_dir, request)
     if detach:
         print_submitted(answer, as_json=given["as_json"])
         return DONE
@@ -126,8 +126,8 @@ def _ask(state_dir: Path, run: str, *, as_json: bool) -> int:
         except (click.Abort, KeyboardInterrupt):
             say("", err=True)
     if answer == "c":
-        asked = CancelRun(run=run, reason="Ctrl-C, and an answer", by=operator())
-        send_request(state_dir, asked, f"the cancellation of {run} goes on")
+        request = CancelRun(run=run, reason="Ctrl-C, and an answer", by=operator())
+        send_request(state_dir, request, f"the cancellation of {run} goes on")
         warn(f"{run} is cancelled")
         return WORK_FAILED
     warn(f"{run} goes on in the daemon; {advice}")

@@ -23,7 +23,7 @@ from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.run_summary import RunSummary, summarize_runs
 from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.tree_view import Notes, permission_id, waiting_permissions
-from supervisor.lifecycles.run_ids import id_of_task
+from supervisor.lifecycles.run_ids import id_of_task, run_of
 from supervisor.lifecycles.task import ApprovalGranted, Closed, Task
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
@@ -121,8 +121,7 @@ def _result(reader: Reader, run: EntityRow, rows: Sequence[EntityRow], usage: Ta
 def _merges(reader: Reader, run_id: str) -> Iterator[tuple[str, str]]:
     """Yield the id of each task of a run whose work was merged, and the sentence about the merge."""
     for record in reader.events_named(*_MERGE_EVENTS, archived=True):
-        is_of_run = record.entity_id == run_id or record.entity_id.startswith(f"{run_id}#")
-        if is_of_run and record.reason.startswith(_IS_MERGED):
+        if run_of(record.entity_id) == run_id and record.reason.startswith(_IS_MERGED):
             yield str(record.metadata.get("task") or record.entity_id), record.reason
 
 

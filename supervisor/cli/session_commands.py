@@ -81,8 +81,8 @@ def start_command(
     session, result = str(answer["session"]), None
     if wait and prompt is not None:
         goes_on = f"the turn of {session} goes on; `supervisor attach {session}` follows it"
-        asked = Prompt(id=session, text=prompt, wait=True, by=operator())
-        result = send_request(state_dir, asked, goes_on)["result"]
+        request = Prompt(id=session, text=prompt, wait=True, by=operator())
+        result = send_request(state_dir, request, goes_on)["result"]
     if as_json:
         say(json_text({**answer, "result": result}))
     else:
@@ -189,8 +189,8 @@ class _Attached:
 
     def _send(self, text: str) -> None:
         # This point, and no other, gives a session at rest a turn, too.
-        asked = Send(id=self._session, text=text, urgent=True, at=DeliveryPoint.TURN_END, by=operator())
+        request = Send(id=self._session, text=text, urgent=True, at=DeliveryPoint.TURN_END, by=operator())
         try:
-            send_message(self._state.root, asked)
+            send_message(self._state.root, request)
         except (ControlError, BadInput) as error:
             warn(f"not sent: {error}")

@@ -53,7 +53,7 @@ def operator() -> str:
         return "operator"
 
 
-def send_request(state_dir: Path, asked: Request, waiting: str = "") -> dict[str, Any]:
+def send_request(state_dir: Path, request: Request, waiting: str = "") -> dict[str, Any]:
     """Send a request to the supervisor that has a reply of one line, and return that line. *waiting* is said if the
     reply takes long, and if the user does not wait for it."""
     timer = Timer(WAITING_S, warn, [waiting])
@@ -61,7 +61,7 @@ def send_request(state_dir: Path, asked: Request, waiting: str = "") -> dict[str
     if waiting:
         timer.start()
     try:
-        return anyio.run(answers_to, StateDir(state_dir).control_socket, asked)[0]
+        return anyio.run(answers_to, StateDir(state_dir).control_socket, request)[0]
     except KeyboardInterrupt:
         if waiting:
             warn(waiting)
@@ -100,8 +100,8 @@ def abort(target: str, scope: str, reason: str, run: str | None, state_dir: Path
     if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
         raise BadInput("--dry-run: it makes a new plan and ends nothing; leave out --plan and --within")
     try:
-        asked = Abort(id=target, scope=AbortScope(scope), reason=reason, by=operator(), **how)
-        answer = send_request(state_dir, asked, "" if how["dry_run"] else f"the abort of {target} goes on; {_LOOK}")
+        request = Abort(id=target, scope=AbortScope(scope), reason=reason, by=operator(), **how)
+        answer = send_request(state_dir, request, "" if how["dry_run"] else f"the abort of {target} goes on; {_LOOK}")
     except (NotRunning, ControlError) as error:
         if not _has_ended(state_dir, target, error):
             raise _explained(state_dir, target, "abort", error) from None
@@ -182,15 +182,15 @@ def send(
     if at is not None and not urgent:
         raise BadInput(f"--at {at}: only an urgent message is delivered before the next prompt; add --urgent")
     point, session = DeliveryPoint(at) if at is not None else None, with_run(session, run)
-    asked = Send(id=session, text=text, urgent=urgent, at=point, by=operator())
+    request = Send(id=session, text=text, urgent=urgent, at=point, by=operator())
     if wait:
-        return _send_and_wait(state_dir, asked, as_json=as_json)
-    answer = send_message(state_dir, asked)
+        return _send_and_wait(state_dir, request, as_json=as_json)
+    answer = send_message(state_dir, request)
     say(json_text(answer) if as_json else f"message {answer['message_id']} for {session}")
     return DONE
 
 
-def send_message(state_dir: Path, asked: Send) -> dict[str, Any]:
+def send_message(state_dir: Path, request: Send) -> dict[str, Any]:
     """Send a message, and return the reply.
 
     Raises:
@@ -198,12 +198,12 @@ def send_message(state_dir: Path, asked: Send) -> dict[str, Any]:
         NotRunning, ControlError: as for ``client.request``.
     """
     try:
-        return send_request(state_dir, asked)
+        return send_request(state_dir, request)
     except ControlError as error:
-        raise _explained(state_dir, asked.id, "send", error) from None
+        raise _explained(state_dir, request.id, "send", error) from None
 
 
-def _send_and_wait(state_dir: Path, asked: Send, *, as_json: bool) -> int:
+def _send_and_wait(state_dir: Path, request: Send, *, as_json: bool) -> int:
     """Send a message, wait for the turn that it leads to, and print the result; return the exit status."""
     from supervisor.cli.message_turn import (
         await_message,
@@ -211,12 +211,12 @@ def _send_and_wait(state_dir: Path, asked: Send, *, as_json: bool) -> int:
     )  # here, since only --wait needs the models of a session
 
     with open_journal(state_dir) as (state, reader):
-        session = living_session(state, reader, asked.id)
-        if asked.at is not DeliveryPoint.TURN_END and is_at_rest(reader, session):
+        session = living_session(state, reader, request.id)
+        if request.at is not DeliveryPoint.TURN_END and is_at_rest(reader, session):
             fix = "add --urgent --at turn_end, which gives the message a turn of its own"
             raise BadInput(f"--wait: {session} is at rest, and no prompt is on its way; {fix}")
         offset = end_of(state.transcript(session))  # before the message: all that the agent answers comes later
-        message_id = str(send_message(state_dir, asked.model_copy(update={"id": session}))["message_id"])
+        message_id = str(send_message(state_dir, request.model_copy(update={"id": session}))["message_id"])
         result = await_message(state, reader, session, message_id, offset)
     if as_json:
         say(json_text(result._asdict()))

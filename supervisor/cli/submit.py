@@ -68,7 +68,7 @@ def submit_command(
     if plan is None and resume is None:
         raise BadInput("PLAN: missing; name the file of a plan, or give --resume RUN")
     check_workdir(workdir)
-    asked = submission(
+    request = submission(
         plan,
         workdir,
         names,
@@ -79,7 +79,7 @@ def submit_command(
         plugins=not no_plugins,
         instead=dict(instead),
     )
-    print_submitted(send_to_daemon(state_dir, asked), as_json=as_json)
+    print_submitted(send_to_daemon(state_dir, request), as_json=as_json)
 
 
 def print_submitted(answer: Mapping[str, Any], *, as_json: bool) -> None:
@@ -100,7 +100,7 @@ def submission(plan: Path | None, workdir: Path, names: Sequence[str], **given: 
         raise BadInput(f"--env {missing[0]}: the variable is not set here; set it, or leave the option out")
     return Submit(
         plan=_text(plan),
-        path=str(plan.absolute()) if plan not in (None, STANDARD_INPUT) and plan is not None else None,
+        path=str(plan.absolute()) if plan is not None and plan != STANDARD_INPUT else None,
         directory=str(workdir.resolve()),
         environment={name: os.environ[name] for name in names},
         by=operator(),
@@ -109,7 +109,7 @@ def submission(plan: Path | None, workdir: Path, names: Sequence[str], **given: 
 
 
 def send_to_daemon(
-    state_dir: Path, asked: Submit | CancelRun, waiting: str = "the daemon has not answered yet; it may be busy"
+    state_dir: Path, request: Submit | CancelRun, waiting: str = "the daemon has not answered yet; it may be busy"
 ) -> dict[str, Any]:
     """Send a request that only a daemon takes.
 
@@ -118,13 +118,13 @@ def send_to_daemon(
         ControlError: the daemon refuses, or cannot be reached.
     """
     try:
-        return send_request(state_dir, asked, waiting)
+        return send_request(state_dir, request, waiting)
     except NotRunning:
         raise BadInput(f"no daemon runs on {state_dir}: start one with `supervisor serve`") from None
     except ControlError as error:
         if error.kind != "unknown":
             raise
-        run = asked.run if isinstance(asked, CancelRun) else asked.resume
+        run = request.run if isinstance(request, CancelRun) else request.resume
         raise BadInput(f"run {run!r} is not in the journal; `supervisor runs` lists the runs") from None
 
 
@@ -156,8 +156,8 @@ def _text(plan: Path | None) -> str | None:
 @json_option
 def cancel_command(run: str, reason: str, state_dir: Path, as_json: bool) -> None:
     """The sessions of the run are aborted, and its open tasks are cancelled. A run that has ended is no error."""
-    asked = CancelRun(run=run, reason=reason, by=operator())
-    answer = send_to_daemon(state_dir, asked, f"the cancellation of {run} goes on")
+    request = CancelRun(run=run, reason=reason, by=operator())
+    answer = send_to_daemon(state_dir, request, f"the cancellation of {run} goes on")
     if as_json:
         say(json_text(answer))
     else:

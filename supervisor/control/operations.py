@@ -4,10 +4,10 @@ Theory of operation
 -------------------
 Each way to reach a supervisor from outside takes the same four steps, and adds only its own transport::
 
-    asked = read_request(data)                # BadRequest: field, value, fix
-    asked = admit(sup, asked, caller)         # Refused: this caller may not; else the caller's name is in the request
-    async for line in OPERATIONS[asked.do].handle(sup, asked):
-        ...                                   # objects that msgspec encodes: the lines of the reply
+    request = read_request(data)            # BadRequest: field, value, fix
+    request = admit(sup, request, caller)   # Refused: this caller may not; else the caller is named in it
+    async for line in OPERATIONS[request.do].handle(sup, request):
+        ...                                 # objects that msgspec encodes: the lines of the reply
     error_reply(error)                        # kind and message of any exception of the steps above
 
 The control socket (``server``) transports JSON lines; the MCP server makes a tool of each operation, the HTTP API
@@ -133,7 +133,7 @@ def read_request(data: object) -> Request:
     return operation.request.model_validate(data)
 
 
-def admit(sup: Supervisor, asked: Request, caller: Caller) -> Request:
+def admit(sup: Supervisor, request: Request, caller: Caller) -> Request:
     """Check that *caller* may send the request; return the request with the caller's name as its sender, and with the
     id of the entity that it is about.
 
@@ -141,15 +141,15 @@ def admit(sup: Supervisor, asked: Request, caller: Caller) -> Request:
         Refused: the caller may not send this request. The refusal is recorded.
         NoSuchEntity, InvalidArgument: as for ``named_tasks.find_session``.
     """
-    if isinstance(asked, Abort | Send):
-        asked = asked.model_copy(update={"id": find_session(sup.core.registry, asked.id)})
-    access = OPERATIONS[asked.do].access
+    if isinstance(request, Abort | Send):
+        request = request.model_copy(update={"id": find_session(sup.core.registry, request.id)})
+    access = OPERATIONS[request.do].access
     if access is not None and caller.origin is not Origin.OPERATOR:
-        why = refusal(access, asked, caller, sup.core.reach_of(caller), lambda one: _plan(sup, one))
+        why = refusal(access, request, caller, sup.core.reach_of(caller), lambda one: _plan(sup, one))
         if why:
-            sup.core.note_refused(caller, asked.do, why)
+            sup.core.note_refused(caller, request.do, why)
             raise Refused(why)
-    return asked.model_copy(update={"by": caller.named(asked.by)}) if isinstance(asked, Command) else asked
+    return request.model_copy(update={"by": caller.named(request.by)}) if isinstance(request, Command) else request
 
 
 def error_reply(raised: Exception) -> dict[str, str]:
@@ -164,7 +164,7 @@ def error_reply(raised: Exception) -> dict[str, str]:
 
 
 # ------------------------------------------------------------------------------------------------------- handlers
-async def ping(sup: Supervisor, asked: Ping) -> Replies:
+async def ping(sup: Supervisor, request: Ping) -> Replies:
     """Return the pid of the supervisor, the outage or shortage that it waits for, processes of unknown origin, and
     whether it is a daemon, which takes plans."""
     yield {
@@ -176,135 +176,139 @@ async def ping(sup: Supervisor, asked: Ping) -> Replies:
     }
 
 
-async def inspect(sup: Supervisor, asked: Inspect) -> Replies:
+async def inspect(sup: Supervisor, request: Inspect) -> Replies:
     """Show the present activity of a live entity: its mailbox, its tasks, and where each of them waits."""
-    yield {"inspected": sup.inspect(find_entity(sup.core.registry, asked.id)), "outage": sup.outage}
+    yield {"inspected": sup.inspect(find_entity(sup.core.registry, request.id)), "outage": sup.outage}
 
 
-async def permissions(sup: Supervisor, asked: Permissions) -> Replies:
+async def permissions(sup: Supervisor, request: Permissions) -> Replies:
     """List the permission requests that wait for an answer, oldest first. A request is denied after left_s seconds."""
     yield {"permissions": sup.permissions()}
 
 
-async def processes(sup: Supervisor, asked: Processes) -> Replies:
+async def processes(sup: Supervisor, request: Processes) -> Replies:
     """List the processes of live sessions at this moment, each with the open calls that it belongs to, or may belong
     to."""
-    wanted = None if asked.id is None else find_session(sup.core.registry, asked.id)
+    wanted = None if request.id is None else find_session(sup.core.registry, request.id)
     found = await sup.processes(wanted)
     yield {"processes": found.processes, "unlisted": found.unlisted}
 
 
-async def stalls(sup: Supervisor, asked: Stalls) -> Replies:
+async def stalls(sup: Supervisor, request: Stalls) -> Replies:
     """List the agents at work that make no progress, with the snapshots without progress, the actions taken, and the
     next one."""
     yield {"stalls": sup.stalls()}
 
 
-async def access_levels(sup: Supervisor, asked: AccessLevels) -> Replies:
+async def access_levels(sup: Supervisor, request: AccessLevels) -> Replies:
     """List the trust level of each agent, and what it permits; the list is empty without graduated access."""
     yield {"access_levels": sup.access_levels()}
 
 
-async def follow(sup: Supervisor, asked: Follow) -> Replies:
+async def follow(sup: Supervisor, request: Follow) -> Replies:
     """Send every durable record, those to come included, until the supervisor ends."""
-    async with sup.subscribe(RecordId(asked.after)) as events, aclosing(events):
+    async with sup.subscribe(RecordId(request.after)) as events, aclosing(events):
         async for event in events:
-            if asked.id in (None, event.entity_id):
+            if request.id in (None, event.entity_id):
                 yield {"event": event}
 
 
-async def abort(sup: Supervisor, asked: Abort) -> Replies:
+async def abort(sup: Supervisor, request: Abort) -> Replies:
     """Abort a tool call, a session, or its siblings, and return a receipt. With dry_run, only return the plan."""
-    if asked.dry_run:
-        yield {"plan": _plan(sup, asked)}
+    if request.dry_run:
+        yield {"plan": _plan(sup, request)}
         return
-    how: dict[str, Any] = {"now": asked.now, "within_s": asked.within_s, "plan_id": asked.plan}
-    yield {"receipt": await sup.abort(asked.id, asked.scope, reason=asked.reason, actor=asked.by, **how)}
+    how: dict[str, Any] = {"now": request.now, "within_s": request.within_s, "plan_id": request.plan}
+    yield {"receipt": await sup.abort(request.id, request.scope, reason=request.reason, actor=request.by, **how)}
 
 
-def _plan(sup: Supervisor, asked: Abort) -> AbortPlan:
-    return sup.plan_abort(asked.id, asked.scope, now=asked.now)
+def _plan(sup: Supervisor, request: Abort) -> AbortPlan:
+    return sup.plan_abort(request.id, request.scope, now=request.now)
 
 
-async def send(sup: Supervisor, asked: Send) -> Replies:
+async def send(sup: Supervisor, request: Send) -> Replies:
     """Send a session a message: for its next prompt, or, if it is urgent, within the running turn."""
-    yield {"message_id": await sup.core.send(asked.id, asked.text, urgent=asked.urgent, sender=asked.by, at=asked.at)}
+    yield {
+        "message_id": await sup.core.send(
+            request.id, request.text, urgent=request.urgent, sender=request.by, at=request.at
+        )
+    }
 
 
-async def start(sup: Supervisor, asked: Start) -> Replies:
+async def start(sup: Supervisor, request: Start) -> Replies:
     """Start a session, and have its agent begin to work on the prompt, if one is given. If the name was used before, a
     number is appended to it."""
-    given: dict[str, Any] = {"agent": asked.agent, "parent": asked.parent, "directory": asked.directory}
-    session = await sup.core.start_session(asked.name, **given, cause=Cause(actor=asked.by))
-    if asked.prompt is not None:
-        sup.core.begin_request(session.id, asked.prompt, actor=asked.by)
+    given: dict[str, Any] = {"agent": request.agent, "parent": request.parent, "directory": request.directory}
+    session = await sup.core.start_session(request.name, **given, cause=Cause(actor=request.by))
+    if request.prompt is not None:
+        sup.core.begin_request(session.id, request.prompt, actor=request.by)
     yield {"session": session.id}
 
 
-async def prompt(sup: Supervisor, asked: Prompt) -> Replies:
+async def prompt(sup: Supervisor, request: Prompt) -> Replies:
     """Have the agent of a session work on a prompt, after the prompts that it has already. The reply comes at once, or,
     with wait, when the turn has ended. A caller that leaves meanwhile ends nothing."""
-    result = sup.core.begin_request(asked.id, asked.text, actor=asked.by)
-    ended = await result() if asked.wait else None
+    result = sup.core.begin_request(request.id, request.text, actor=request.by)
+    ended = await result() if request.wait else None
     yield {"result": None if ended is None else {name: getattr(ended, name) for name in _RESULT}}
 
 
-async def close(sup: Supervisor, asked: Close) -> Replies:
+async def close(sup: Supervisor, request: Close) -> Replies:
     """End a session as completed, with everything below it, and reply when all of it has ended."""
-    sup.core.registry.session(asked.id)
-    await sup.core.close_session(asked.id, reason=asked.reason, cause=Cause(actor=asked.by))
-    yield {"closed": asked.id}
+    sup.core.registry.session(request.id)
+    await sup.core.close_session(request.id, reason=request.reason, cause=Cause(actor=request.by))
+    yield {"closed": request.id}
 
 
-async def answer(sup: Supervisor, asked: Answer) -> Replies:
+async def answer(sup: Supervisor, request: Answer) -> Replies:
     """Answer a permission that an agent waits for. The first answer counts; a later one is an error."""
-    how: dict[str, Any] = {"allow": asked.allow, "always": asked.always, "because": asked.because}
-    yield {"answered": (await sup.answer(asked.id, **how, by=asked.by))._asdict()}
+    how: dict[str, Any] = {"allow": request.allow, "always": request.always, "because": request.because}
+    yield {"answered": (await sup.answer(request.id, **how, by=request.by))._asdict()}
 
 
-async def stop(sup: Supervisor, asked: Stop) -> Replies:
+async def stop(sup: Supervisor, request: Stop) -> Replies:
     """Begin the end of the supervisor: let turns finish; with now, or the second time, abort everything. A daemon
     suspends what is open: the next daemon goes on with it."""
-    await sup.stop(now=asked.now, actor=asked.by)
-    stopping = "now" if asked.now or sup.core.stop_now.is_set() else "drain"
+    await sup.stop(now=request.now, actor=request.by)
+    stopping = "now" if request.now or sup.core.stop_now.is_set() else "drain"
     suspends = {} if sup.core.daemon is None else {"suspends": True}
     yield {"stopping": stopping, "outage": sup.outage, **suspends}
 
 
-async def submit(sup: Supervisor, asked: Submit) -> Replies:
+async def submit(sup: Supervisor, request: Submit) -> Replies:
     """Have the daemon run a plan, and return the id of the run as soon as the run is on the disk. Notes say what of the
     plan has no effect here. A second request with the same key returns the run of the first."""
-    text = asked.plan if isinstance(asked.plan, str) else "" if asked.plan is None else _as_text(asked.plan)
-    request = PlanRequest(
+    text = request.plan if isinstance(request.plan, str) else "" if request.plan is None else _as_text(request.plan)
+    wanted = PlanRequest(
         text=text,
-        path=asked.path or "",
-        directory=asked.directory,
-        environment=asked.environment,
-        instead=asked.instead,
-        name=asked.name or "",
-        fail_fast=asked.fail_fast,
-        installed=asked.plugins,
-        key=asked.key,
-        resume=asked.resume,
-        by=asked.by,
+        path=request.path or "",
+        directory=request.directory,
+        environment=request.environment,
+        instead=request.instead,
+        name=request.name or "",
+        fail_fast=request.fail_fast,
+        installed=request.plugins,
+        key=request.key,
+        resume=request.resume,
+        by=request.by,
     )
-    yield msgspec.to_builtins(await _daemon(sup).submit(request))
+    yield msgspec.to_builtins(await _daemon(sup).submit(wanted))
 
 
 def _as_text(plan: Mapping[str, Any]) -> str:
     return msgspec.json.encode(plan).decode()  # JSON is YAML
 
 
-async def cancel_run(sup: Supervisor, asked: CancelRun) -> Replies:
+async def cancel_run(sup: Supervisor, request: CancelRun) -> Replies:
     """Give up the run of a plan: its sessions are aborted, its open tasks are cancelled. Reply when the run has
     ended."""
-    has_ended = not await _daemon(sup).cancel_run(asked.run, by=asked.by, reason=asked.reason)
-    yield {"run": asked.run, "already_ended": has_ended}
+    has_ended = not await _daemon(sup).cancel_run(request.run, by=request.by, reason=request.reason)
+    yield {"run": request.run, "already_ended": has_ended}
 
 
-async def reload(sup: Supervisor, asked: Reload) -> Replies:
+async def reload(sup: Supervisor, request: Reload) -> Replies:
     """Have the daemon read its configuration again. An invalid one is an error, and changes nothing."""
-    yield {"reloaded": await _daemon(sup).reload(by=asked.by)}
+    yield {"reloaded": await _daemon(sup).reload(by=request.by)}
 
 
 def _daemon(sup: Supervisor) -> DaemonControl:
@@ -313,40 +317,40 @@ def _daemon(sup: Supervisor) -> DaemonControl:
     return sup.core.daemon
 
 
-async def compact(sup: Supervisor, asked: Compact) -> Replies:
+async def compact(sup: Supervisor, request: Compact) -> Replies:
     """Move entities that ended long ago from the journal to the archive. Given bounds replace those of the plan."""
-    given = asked.keep_s is not None or asked.records_max is not None
-    retention = Retention(keep_s=asked.keep_s, records_max=asked.records_max) if given else None
+    given = request.keep_s is not None or request.records_max is not None
+    retention = Retention(keep_s=request.keep_s, records_max=request.records_max) if given else None
     yield {"compacted": await sup.compact(retention)}
 
 
-async def steer(sup: Supervisor, asked: Steer) -> Replies:
+async def steer(sup: Supervisor, request: Steer) -> Replies:
     """Give a command about tasks of running plans. Each task has a reply: the refusal of one stops no other."""
     plans = _running_plans(sup)
-    tasks = tuple(dict.fromkeys(await _planned(plans, asked.run) if asked.all_planned else asked.tasks))
-    how: dict[str, Any] = {"by": asked.by, "reason": asked.reason}
-    if asked.verb is Verb.BLOCK:
-        how["on"] = asked.on
+    tasks = tuple(dict.fromkeys(await _planned(plans, request.run) if request.all_planned else request.tasks))
+    how: dict[str, Any] = {"by": request.by, "reason": request.reason}
+    if request.verb is Verb.BLOCK:
+        how["on"] = request.on
     for task in tasks:
         # Each task has a command id of its own: a second command with the same id would not be executed.
-        derived = asked.command_id is not None and len(tasks) > 1
-        how["command_id"] = f"{asked.command_id}/{task}" if derived else asked.command_id
+        derived = request.command_id is not None and len(tasks) > 1
+        how["command_id"] = f"{request.command_id}/{task}" if derived else request.command_id
 
         async def give(work: WorkControl, name: str) -> CommandResult:
-            result: CommandResult = await getattr(work, asked.verb)(name, **how)  # named like its verb
+            result: CommandResult = await getattr(work, request.verb)(name, **how)  # named like its verb
             return result
 
         yield await _task_reply(plans, task, give)
 
 
-async def split(sup: Supervisor, asked: Split) -> Replies:
+async def split(sup: Supervisor, request: Split) -> Replies:
     """Split a task of a running plan into subtasks; the task is completed when its subtasks are."""
-    how: dict[str, Any] = {"by": asked.by, "reason": asked.reason, "command_id": asked.command_id}
+    how: dict[str, Any] = {"by": request.by, "reason": request.reason, "command_id": request.command_id}
 
     async def give(work: WorkControl, name: str) -> CommandResult:
-        return await work.split(name, read_subtasks(asked.subtasks, asked.source), **how)
+        return await work.split(name, read_subtasks(request.subtasks, request.source), **how)
 
-    yield await _task_reply(_running_plans(sup), asked.task, give)
+    yield await _task_reply(_running_plans(sup), request.task, give)
 
 
 def _running_plans(sup: Supervisor) -> Sequence[WorkControl]:

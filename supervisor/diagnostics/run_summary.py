@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from supervisor.diagnostics.outcomes import Outcomes, data_of
+from supervisor.lifecycles.run_ids import run_of
 from supervisor.lifecycles.task import ENDS_WELL
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
@@ -49,7 +50,7 @@ def summarize_runs(
     """Return the runs among *rows*, the newest first. *used* is usage by entity id, *supervised*: a supervisor runs."""
     outcomes, last_at = Outcomes(rows), dict[str, float]()
     for row in rows:
-        run = row.id.partition("#")[0]
+        run = run_of(row.id)
         last_at[run] = max(last_at.get(run, 0.0), row.changed_at)
     runs = sorted((row for row in rows if row.kind == Kind.WORKSTREAM), key=lambda row: row.born_seq, reverse=True)
     return tuple(

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
-from itertools import islice
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 import anyio
@@ -28,6 +28,7 @@ from fastapi.sse import format_sse_event
 
 from actors import ActorStopped, Restart
 from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.record_ids import id_after
 from supervisor.lifecycles.types import LifecycleEvent, RecordId
 
 SERVICE: Final = "events"
@@ -82,15 +83,19 @@ class EventHub:
     # ------------------------------------------------------------------ readers
     def has(self, position: RecordId) -> bool:
         """Return whether the buffer has every record after *position*."""
-        return self._base <= position <= self._base + len(self._buffer)
+        return self._base <= position <= self._last
 
     def after(self, position: RecordId) -> Sequence[EncodedRecord] | None:
         """Return the records of the buffer after *position*; ``None`` if there may be others before them, which the
         journal has."""
         if position < self._base:
             return None
-        count = max(0, self._base + len(self._buffer) - position)  # the numbers of records have no gap
-        return list(islice(reversed(self._buffer), count))[::-1]
+        return list(takewhile(lambda encoded: encoded.record.seq > position, reversed(self._buffer)))[::-1]
+
+    @property
+    def _last(self) -> RecordId:
+        """Id of the newest record of the buffer, or of the record before the buffer."""
+        return self._buffer[-1].record.seq if self._buffer else self._base
 
     async def wait(self) -> None:
         """Wait until there are records after those that :meth:`after` returned just now, or the hub is over."""
@@ -107,17 +112,16 @@ class EventHub:
     async def _run(self) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(self._wake_readers)
-            last = self._buffer[-1].record.seq if self._buffer else self._base
-            async with self._core.subscriptions.open(last) as records, aclosing(records):
+            async with self._core.subscriptions.open(self._last) as records, aclosing(records):
                 async for record in records:
                     self._add(encode_record(record))
             self._end()
             group.cancel_scope.cancel()
 
-    def _add(self, one: EncodedRecord) -> None:
-        assert one.record.seq == self._base + len(self._buffer) + 1, (one.record.seq, self._base, len(self._buffer))
-        self._buffer.append(one)
-        self._bytes += len(one.data)
+    def _add(self, encoded: EncodedRecord) -> None:
+        assert encoded.record.seq == id_after(self._last), (encoded.record.seq, self._last)
+        self._buffer.append(encoded)
+        self._bytes += len(encoded.data)
         while len(self._buffer) > RECORDS_MAX or (self._bytes > BYTES_MAX and len(self._buffer) > 1):
             oldest = self._buffer.popleft()
             self._bytes -= len(oldest.data)

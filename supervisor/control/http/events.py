@@ -38,6 +38,7 @@ from supervisor.control.http.queries import ERRORS, supervisor_of
 from supervisor.control.http.views import Views
 from supervisor.diagnostics.tree_view import tree
 from supervisor.host.api import Supervisor
+from supervisor.lifecycles.record_ids import id_after
 from supervisor.lifecycles.types import INTEGER_MAX, Kind, LifecycleEvent, RecordId
 from supervisor.ports import EntityRow, Origin
 
@@ -127,7 +128,7 @@ class EventStream(_Stream):
             found = hub.after(position)
             if found is None:
                 found = await self._read(position)
-                if not found or found[0].record.seq != position + 1:
+                if not found or found[0].record.seq != id_after(position):
                     return "slow"  # what follows was moved to an archive meanwhile
             elif not found:
                 if hub.is_over:
