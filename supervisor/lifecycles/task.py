@@ -94,8 +94,9 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ran the plan any more, or, if ``rest`` names a branch, because something was written after the work was judged,
     which is only on that branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened
     the task again. ``claimed_by`` is the session that has the task, or whose work is its result; the work of a claim
-    that is over (failed, rejected, taken away) is never merged. ``ended_as`` is the word for the end of a cancelled
-    task (``task_end``). ``failure`` is the reason why the last claim failed, for the next prompt: the findings against
+    that is over (failed, rejected, taken away) is never merged. ``last_claimed_by`` is the session that claimed the
+    task last, also if that claim is over. ``ended_as`` is the word for the end of a cancelled task (``task_end``).
+    ``failure`` is the reason why the last claim failed, for the next prompt: the findings against
     its result (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of
     the failed claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the
     next claim begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step
@@ -105,6 +106,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     max_retries: int = 3
     needs_approval: bool = False
     claimed_by: str = ""
+    last_claimed_by: str = ""
     claims: int = 0
     retries: int = 0
     waiting_for: tuple[str, ...] = ()
@@ -385,7 +387,8 @@ def unapproved(data: TaskData, event: Event) -> bool:
 
 
 def hold(data: TaskData, event: Claimed) -> Out:
-    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged="", delay_s=0.0), ()
+    by = event.by
+    return replace(data, claimed_by=by, last_claimed_by=by, claims=data.claims + 1, judged="", delay_s=0.0), ()
 
 
 def release(data: TaskData, event: Event) -> Out:

@@ -291,14 +291,14 @@ class PlanRecovery:
 
     async def _go_on(self, execution: TaskExecution) -> None:
         """Continue the task, depending on its state."""
-        if execution.state is Task.OPEN and execution.data.claims:
-            execution.session_id = await self._last_holder(execution.id)
-        elif execution.state in HELD:
+        if execution.state in HELD:
             if self._plan_run.lives(execution.session_id):
                 may_split = authorization.may_split(self._plan_run, execution)
                 self._plan_run.attach_session(execution, may_split=may_split)
             elif (why := await aborted_for(self._sup, execution.session_id)) is not None:
                 await self._pipeline.cancel(execution, CancelReason(why))
+        elif execution.state in (Task.OPEN, Task.BLOCKED) and execution.session_id and execution.has_run:
+            await self._pipeline.put_away(execution)  # the supervisor may have died before that
         match execution.state:
             case Task.OPEN if not self._is_untouched(execution):
                 self._queue(execution)
@@ -315,11 +315,6 @@ class PlanRecovery:
         self._plan_run.look(execution)
         if execution.state is Task.BLOCKED:
             self._plan_run.publish(TaskReleased(execution))
-
-    async def _last_holder(self, task_id: str) -> str:
-        """Return the id of the session that claimed the task last; ``""`` if its record is in an archive."""
-        claims = [one for one in await records_of(self._sup.journal, task_id) if one.event == task.Claimed.name()]
-        return str(claims[-1].metadata["by"]) if claims else ""
 
     # ------------------------------------------------------------------ it waits for a worker
     def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:

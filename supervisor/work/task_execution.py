@@ -420,7 +420,8 @@ class TaskExecution:
         """Continue the entities that an earlier supervisor created."""
         self._entity = self._entity_of(task, run, job)
         self.is_rolled_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
-        self.session_id = task.data.claimed_by
+        data: TaskData = task.data
+        self.session_id = data.last_claimed_by if Task(task.state) is Task.OPEN else data.claimed_by
 
     # ------------------------------------------------------------------ claims
     def begin_claim(self, claim: Claim) -> None:

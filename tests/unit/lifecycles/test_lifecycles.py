@@ -111,7 +111,7 @@ def test_task_runs_to_its_end() -> None:
         task.Closed(),
     )
     assert step.state is task.Task.CLOSED
-    assert step.data == task.TaskData(claimed_by="s1", claims=1, summary="it works")
+    assert step.data == task.TaskData(claimed_by="s1", last_claimed_by="s1", claims=1, summary="it works")
 
 
 def test_task_retries_are_bounded() -> None:
