@@ -30,7 +30,7 @@ from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd, TaskEvent
-from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
+from supervisor.lifecycles.task_cascade import Circumstances, Ready, SessionGaveUp, TakenAway
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
 from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
@@ -320,9 +320,7 @@ class PlanRecovery:
     def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:
         """Record *lead*, and make run and job wait for another worker."""
         is_new = execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING) and not execution.is_delayed
-        self._plan_run.record(execution, lead)
-        if is_new:
-            self._plan_run.queue(execution, execution.task.depends_on)
+        self._plan_run.record(execution, lead, *([Ready()] if is_new else []))
 
     # ------------------------------------------------------------------ its session goes on
     def _with_session(self, execution: TaskExecution) -> None:
@@ -391,12 +389,7 @@ class PlanRecovery:
                 await self._plan_run.advance(execution, done, given=Circumstances(orphaned_by=ORPHANED))
             case "open" | "done" if execution.data.claims <= execution.data.max_retries:
                 recovered = TransitionReason.ORPHAN_RECOVERED
-                requeued = task.Requeued(reason=ORPHANED, transition_reason=recovered)
-                if execution.run is not TaskRun.VALIDATING:
-                    await self._take_away(execution, requeued)
-                    return
-                given = await self._plan_run.with_checkpoint(execution, requeued)
-                self._plan_run.open_again(execution, requeued, given)
+                await self._take_away(execution, task.Requeued(reason=ORPHANED, transition_reason=recovered))
             case _:
                 await self._plan_run.advance(execution, task.RecoveryFailed(reason=ORPHANED))
 

@@ -333,10 +333,7 @@ class TaskCommands:
         reopened = task.Reopened(by=request.by, reason=request.words("reset"))
         plan_run.unsettle(execution)
         plan_run.backlog.reopen(execution.id)
-        if execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN:
-            plan_run.queue(execution, execution.task.depends_on, reopened)
-        else:  # an earlier supervisor may have ended it
-            plan_run.open_again(execution, reopened)
+        plan_run.record(execution, reopened)
         await execution.recorded()
         self._check_not_given_up(execution)
         return CommandEffect(Task.OPEN.value)

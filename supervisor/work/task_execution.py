@@ -14,6 +14,7 @@ Example: ``plan_run.record(execution, TestsPassed())`` moves the run, the job an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -26,7 +27,7 @@ from supervisor.lifecycles.entity_types import TASK_KIND
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
-from supervisor.lifecycles.task_cascade import RunChecks, TaskResources, TaskStates
+from supervisor.lifecycles.task_cascade import Birth, RunChecks, RunOpened, TaskResources, TaskStates
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans.tasks import TaskConfig
@@ -391,12 +392,15 @@ class TaskExecution:
         registry = self._sup.registry
         return TaskEntity(registry, task, run, job, lambda: self.resources, self.perform, self.end_delay)
 
-    def open_run(self, limits: TaskRunData) -> None:
-        """Create the run for the next claim."""
+    def _open_run(self, limits: TaskRunData) -> None:
+        """Create the run for the next claim; it begins from the checkpoint that the run before it leaves."""
+        found, self.checkpoint = self.checkpoint or self.last_checkpoint, None
+        if found is not None:
+            limits = replace(limits, resumed_from=found.run, resumed_at=found.saved_as)
         wanted = self._sup.new_id(f"{self.id}:run", below=self.data.workstream)
         self.entity.open_run(wanted, TaskRun.PENDING, replace(limits, task=self.id), self.cause)
 
-    def open_job(self) -> None:
+    def _open_job(self) -> None:
         """Create the job of the run."""
         limits = self.run_data
         data = JobData(
@@ -437,12 +441,22 @@ class TaskExecution:
         return self.entity.states
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Append the records of the *events* of one decision: each moves the task, its run or its job.
+        """Append the records of the *events* of one decision: each moves the task, its run or its job, or begins a new
+        run or job.
 
         Raises:
             Refused: a table does not allow an event; no entity has moved.
         """
-        self.seq = self.entity.move(events, self.cause) or self.seq
+        with self._sup.journal_writer.together():
+            for is_birth, group in groupby(events, lambda one: isinstance(one, Birth)):
+                if not is_birth:
+                    self.seq = self.entity.move([*group], self.cause) or self.seq
+                    continue
+                for birth in group:
+                    if isinstance(birth, RunOpened):
+                        self._open_run(birth.limits)
+                    else:
+                        self._open_job()
 
     async def recorded(self) -> None:
         """Wait until the records are durable, even if the caller is cancelled: a command that received its reply is on

@@ -23,12 +23,14 @@ from supervisor.lifecycles.task_cascade import (
     Delay,
     DelayEnded,
     Ended,
+    JobOpened,
     MakeAttempt,
     Merge,
     Merged,
     MergeRefused,
     PlanGivenUp,
     PutAway,
+    Ready,
     RetriesEnded,
     Row,
     RunChecks,
@@ -93,6 +95,7 @@ ONE_TRY = at("CLAIMED IN_PROGRESS running", max_attempts=1)
 LAST_TRY = at("CLAIMED IN_PROGRESS running", retries=0, max_attempts=1)
 APPROVED_RESULT = at("PENDING_APPROVAL COMPLETED completed")._replace(task_data=TaskData(approved_by="ann"))
 COOLING = at("IN_PROGRESS CIRCUIT_OPEN retrying", timed_out=True)
+NO_PROBE = at("OPEN CIRCUIT_OPEN retrying", timed_out=True, probes=1, probes_max=1)
 APPROVABLE = TaskData(needs_approval=True)
 CLAIMED, TIMED_OUT = task.Claimed(by="t"), task_run.ExecutionTimedOut()
 FAILED = task_run.ExecutionFailed(error="no")
@@ -104,6 +107,8 @@ ORPHANED = "its supervisor died"
 REQUEUED = task.Requeued(reason="lost", transition_reason=ORPHAN_RECOVERED)
 ABORTED = Ended(reason="no", outcome=TaskEnd.ABORTED)
 GONE, REFUSED = "run:execution_failed run:retry_decided", "run:tests_failed run:retry_decided job:validation_failed"
+NEW_JOB = "job:JobOpened job:scheduler_assigned"
+BORN = f"run:RunOpened {NEW_JOB}"
 OWN_PART = "run:execution_completed job:execution_completed"
 WORKER, SPLIT = job.WorkerStarted(worker_id="w"), task.Split(subtasks=("b",))
 PASSED = "job:validation_passed task:recovered"
@@ -163,15 +168,20 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
     (COOLING, DelayEnded(), "run:cooldown_expired job:retry_delay_elapsed"),
     ("CLAIMED RETRYING queued", DelayEnded(), ""),
     ("OPEN PENDING pending", DelayEnded(), "job:scheduler_assigned"),
+    (NO_PROBE, DelayEnded(), f"job:user_cancelled {BORN}"),
+    ("OPEN PENDING -", Ready(), "job:JobOpened job:scheduler_assigned"),
+    ("OPEN PENDING pending", Ready(), "job:scheduler_assigned"),
     (COOLING, task_run.ManualReset(by="ann"), "run:manual_reset job:retry_delay_elapsed"),
     ("BLOCKED CIRCUIT_OPEN retrying", task_run.ManualReset(by="ann"), "run:manual_reset"),
-    ("FAILED CIRCUIT_OPEN failed", task.Reopened(by="ann"), "task:reopened run:manual_reset"),
-    ("FAILED CANCELLED failed", task.Reopened(by="ann"), "task:reopened"),
+    ("FAILED CIRCUIT_OPEN failed", task.Reopened(by="ann"), f"task:reopened run:manual_reset {NEW_JOB}"),
+    ("FAILED CANCELLED failed", task.Reopened(by="ann"), f"task:reopened {BORN}"),
+    ("FAILED CIRCUIT_OPEN failed", task.Retried(), f"task:retried {BORN}"),
+    ("FAILED CIRCUIT_OPEN failed", task.Retried(delay_s=1.0), "task:retried run:RunOpened job:JobOpened"),
     # ---- it is taken away, or its session was lost
     (AT_WORK, task.Blocked(on=("b",)), f"task:blocked {GONE} job:worker_lost"),
     (AT_WORK, task.Requeued(), f"task:requeued {GONE} job:worker_lost"),
     (AT_WORK, REQUEUED, f"task:orphaned task:requeued {GONE} job:worker_lost"),
-    (CHECKED, REQUEUED, f"{REFUSED} task:orphaned task:requeued"),
+    (CHECKED, REQUEUED, f"{REFUSED} task:orphaned task:requeued {BORN}"),
     ("CLAIMED RETRYING running", task.Unclaimed(), "task:unclaimed job:worker_lost"),
     ("OPEN PENDING queued", TakenAway(reason="no"), ""),
     (AT_WORK, job.WorkerLost(), "job:worker_lost job:retry_delay_elapsed"),
@@ -384,12 +394,10 @@ def test_two_leading_events_are_one_decision() -> None:
 
 # ------------------------------------------------------------------------------------------------ every reachable state
 class Move(NamedTuple):
-    """A leading event that the product gives in the states for which *when* holds. ``opens`` a new job, or a new run
-    and a new job, which is queued with it, or (``later``) at the end of a delay."""
+    """A leading event that the product gives in the states for which *when* holds."""
 
     lead: Event
     when: Callable[[TaskStates], bool]
-    opens: str = ""
 
 
 HELD = frozenset({T.CLAIMED, T.IN_PROGRESS})
@@ -405,10 +413,6 @@ def is_at(task: Any = None, run: Any = None, job: Any = None) -> Callable[[TaskS
     return lambda s: fits(s.task, task) and fits(s.run, run) and fits(s.job, job)
 
 
-def no_probe(s: TaskStates) -> bool:
-    return s.run is R.CIRCUIT_OPEN and not probes_left(s.run_data, DelayEnded())
-
-
 def is_unclaimed(s: TaskStates) -> bool:
     return not (s.task is T.OPEN and s.job is J.RUNNING)
 
@@ -417,8 +421,8 @@ RESTS = (R.PENDING, R.RETRYING, R.CIRCUIT_OPEN, R.HALF_OPEN)
 WAITS = (J.QUEUED, J.RETRYING)
 MOVES = [
     Move(task.Approved(), is_at(T.PLANNED)),
-    Move(job.SchedulerAssigned(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, J.PENDING)),
-    Move(job.SchedulerAssigned(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, (None,)), opens="job"),
+    Move(JobOpened(), is_at(T.OPEN, R.PENDING, (None,))),
+    Move(Ready(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, (None, J.PENDING))),
     Move(WORKER, is_at(GOES_ON, (*RESTS[:2], *RESTS[3:], R.IN_PROGRESS), J.QUEUED)),
     Move(CLAIMED, is_at((T.OPEN, *HELD), (R.PENDING, R.RETRYING, R.HALF_OPEN), J.RUNNING)),
     Move(AttemptBegun(), is_at(HELD, (R.PENDING, R.RETRYING, R.HALF_OPEN), J.RUNNING)),
@@ -433,25 +437,14 @@ MOVES = [
     Move(WORKERS_LOST, is_at(HELD, (*RESTS, R.IN_PROGRESS), J.RUNNING)),
     Move(GAVE_UP, is_at(HELD, (R.PENDING, R.CIRCUIT_OPEN, R.HALF_OPEN, R.IN_PROGRESS, R.VALIDATING))),
     Move(RetriesEnded(reason="no"), is_at(HELD, R.CIRCUIT_OPEN, WAITS)),
-    Move(DelayEnded(), lambda s: isinstance(pending_effect(s), Delay) and not no_probe(s)),
-    Move(
-        job.UserCancelled(),
-        lambda s: s.task in (T.OPEN, T.WAITING_FOR_SUBTASKS) and no_probe(s) and s.job in WAITS,
-        opens="both",
-    ),
+    Move(DelayEnded(), lambda s: isinstance(pending_effect(s), Delay)),
     Move(task_run.ManualReset(by="ann"), is_at((*GOES_ON, T.BLOCKED), R.CIRCUIT_OPEN)),
-    Move(task.Reopened(by="ann"), is_at(T.FAILED, R.CIRCUIT_OPEN), opens="job"),
-    Move(task.Reopened(by="ann"), is_at(T.FAILED, (R.CANCELLED, R.COMPLETED)), opens="both"),
-    Move(task.Retried(), lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries, opens="both"),
-    Move(
-        task.Retried(delay_s=1.0),
-        lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries,
-        opens="both later",
-    ),
+    Move(task.Reopened(by="ann"), is_at(T.FAILED)),
+    Move(task.Retried(), lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries),
+    Move(task.Retried(delay_s=1.0), lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries),
     Move(task.Unclaimed(), is_at(T.CLAIMED, (*RESTS, R.IN_PROGRESS))),
     Move(task.Requeued(), is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
-    Move(REQUEUED, is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
-    Move(REQUEUED, is_at(T.IN_PROGRESS, R.VALIDATING), opens="both"),
+    Move(REQUEUED, is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS, R.VALIDATING))),
     Move(task.Blocked(on=("b",)), is_at(HELD, (*RESTS, R.IN_PROGRESS))),
     Move(TakenAway(reason="no"), is_at(GOES_ON, (*RESTS, R.IN_PROGRESS), (J.RUNNING, *WAITS))),
     Move(task.Unblocked(), is_at(T.BLOCKED)),
@@ -474,29 +467,14 @@ MOVES = [
     Move(task.ApprovalDenied(by="ann"), is_at(T.PENDING_APPROVAL)),
 ]
 LIMITS = TaskRunData(max_attempts=2)
-CIRCUMSTANCES = [Circumstances(can_probe=paid) for paid in (True, False)]
-
-
-def opened(before: TaskStates, opens: str) -> TaskStates:
-    """Return the states with a new job, with a new run and a new job, or as they are."""
-    if not opens:
-        return before
-    if opens.startswith("both"):
-        before = before._replace(run=R.PENDING, run_data=LIMITS)
-    return before._replace(job=J.PENDING, job_data=JobData(max_retries=1))
+CIRCUMSTANCES = [Circumstances(can_probe=paid, limits=LIMITS) for paid in (True, False)]
 
 
 def after(before: TaskStates, move: Move) -> Iterator[CascadeStep]:
-    """Yield the step of *move* for every combination of answers and circumstances; births are made."""
-    if isinstance(move.lead, job.SchedulerAssigned):
-        yield carried_out(opened(before, move.opens), move.lead)
-        return
+    """Yield the step of *move* for every combination of circumstances."""
     failing = isinstance(move.lead, task_run.ExecutionFailed | task_run.ExecutionTimedOut)
-    for given in CIRCUMSTANCES if failing else (USUAL,):
-        for found in every_course(before, move.lead, given=given):
-            now = opened(found.states, move.opens)
-            is_queued = move.opens and "later" not in move.opens
-            yield found._replace(states=now.after(job.SchedulerAssigned()) if is_queued else now)
+    for given in CIRCUMSTANCES if failing else CIRCUMSTANCES[:1]:
+        yield from every_course(before, move.lead, given=given)
 
 
 def key_of(one: TaskStates) -> object:
@@ -529,7 +507,7 @@ def explored() -> int:
 
 def check(before: TaskStates, move: Move, now: TaskStates, events: tuple[Event, ...]) -> None:
     text = f"{before[::2]} -- {move.lead.name()}: {named(events)} -- {now[::2]}"
-    replayed = opened(before, move.opens) if isinstance(move.lead, job.SchedulerAssigned) and move.opens else before
+    replayed = before
     try:
         for event in events:
             replayed = replayed.after(event)
