@@ -157,7 +157,7 @@ class _Logs:
         """Return whether more output may come: a supervisor runs, and the task, or the session without a task, has not
         ended."""
         row = self._reader.entity(task or session)
-        return row is not None and not has_ended(self._reader, row) and self._state.lock_holder() is not None
+        return row is not None and not has_ended(row) and self._state.lock_holder() is not None
 
 
 class _AllLogs:

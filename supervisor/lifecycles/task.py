@@ -96,11 +96,12 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     the task again. ``claimed_by`` is the session that has the task, or whose work is its result; the work of a claim
     that is over (failed, rejected, taken away) is never merged. ``last_claimed_by`` is the session that claimed the
     task last, also if that claim is over. ``ended_as`` is the word for the end of a cancelled task (``task_end``).
-    ``failure`` is the reason why the last claim failed, for the next prompt: the findings against
-    its result (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of
-    the failed claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the
-    next claim begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step
-    of the task, such as its merge, and that is charged to nobody (rule 48).
+    ``dead_letter`` is the error with which the failed task was given up; ``""`` while it may be claimed again.
+    ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its result
+    (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of the failed
+    claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the next claim
+    begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step of the task,
+    such as its merge, and that is charged to nobody (rule 48).
     """
 
     max_retries: int = 3
@@ -127,6 +128,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     rest: str = ""
     delay_s: float = 0.0
     ended_as: str = ""
+    dead_letter: str = ""
     conflict: str = ""
     held_by: HeldBy | None = None
 
@@ -268,8 +270,18 @@ class Requeued(TaskEvent, frozen=True, kw_only=True):
     transition_reason: TransitionReason | None = None
 
 
+class DeadLettered(TaskEvent, frozen=True, kw_only=True):
+    """Event: the failed task is given up, after so many *claims*, and *attempts* at the last one; only a person lets it
+    be tried again. *reason* is the error that its result has."""
+
+    spelled = "DeadLettered"
+    attempts: int
+    claims: int
+
+
 class Retried(TaskEvent, frozen=True, kw_only=True):
-    """Event: the task is to be claimed again, *delay_s* seconds from now; refused when no retry of the task is left."""
+    """Event: the task is to be claimed again, *delay_s* seconds from now; refused when no retry of the task is left, or
+    the task was given up."""
 
     spelled = "retried"
     delay_s: float = 0.0
@@ -375,7 +387,15 @@ Out = tuple[TaskData, tuple[Effect, ...]]
 
 
 def retries_left(data: TaskData, event: Event) -> bool:
-    return data.retries < data.max_retries
+    return data.retries < data.max_retries and not data.dead_letter
+
+
+def given_up(data: TaskData, event: Event) -> bool:
+    return bool(data.dead_letter)
+
+
+def still_tried(data: TaskData, event: Event) -> bool:
+    return not data.dead_letter
 
 
 def approval_needed(data: TaskData, event: Event) -> bool:
@@ -392,7 +412,7 @@ def hold(data: TaskData, event: Claimed) -> Out:
 
 
 def release(data: TaskData, event: Event) -> Out:
-    return replace(data, claimed_by="", waiting_for=(), approved_by="", held_by=None), ()
+    return replace(data, claimed_by="", waiting_for=(), approved_by="", dead_letter="", held_by=None), ()
 
 
 def keep_holder(data: TaskData, event: Unblocked) -> Out:
@@ -432,6 +452,10 @@ def keep_findings(data: TaskData, event: Failed | VerificationRejected | Approva
         # An agent that fails before there is a result has not resolved the conflict.
         conflict=data.conflict if isinstance(event, Failed) and not event.findings else getattr(event, "conflict", ""),
     ), ()
+
+
+def keep_dead_letter(data: TaskData, event: DeadLettered) -> Out:
+    return replace(data, dead_letter=event.reason or "it failed"), ()
 
 
 def keep_loss(data: TaskData, event: Orphaned) -> Out:
@@ -475,6 +499,9 @@ HELD = (
     "a step that something outside of the work prevents is made again (rule 48); the specification knows no such wait"
 )
 IN_MERGE = "an end on purpose counts while the work is merged (rule 51); the specification only closes or rejects it"
+DEAD_LETTER = (
+    "a failed task is given up on record, and then only a person has it tried again; the specification has no mark"
+)
 RESET = "a person's reset starts afresh; the specification resets the run and has no way back for its task"
 APPROVAL = (
     "approval gate: the specification sets this state past its table; here it is entered and left through the machine"
@@ -578,7 +605,8 @@ TASK: Machine[Task, TaskData] = Machine(
             trigger="Janitor verification rejected the result",
         ),
         rule(Cancelled, T.DONE, T.CANCELLED, do=[keep_end], extension=IN_MERGE),
-        rule(Reopened, T.FAILED, T.OPEN, do=[forget_retries, release], extension=RESET),
+        rule(DeadLettered, T.FAILED, T.FAILED, when=still_tried, do=[keep_dead_letter], extension=DEAD_LETTER),
+        rule(Reopened, T.FAILED, T.OPEN, when=given_up, do=[forget_retries, release], extension=RESET),
         rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
         rule(

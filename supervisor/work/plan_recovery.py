@@ -25,7 +25,6 @@ from contextlib import suppress
 import anyio
 import msgspec
 
-from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
@@ -212,16 +211,6 @@ class PlanRecovery:
         records = await records_of(self._sup.journal, task_id)
         return records[-1].reason if records else ""
 
-    async def _dead_letter(self, task_id: str) -> str | None:
-        """Return the error with which the present failure of a failed task was settled; ``None`` if it was not."""
-        error = None
-        for one in await records_of(self._sup.journal, task_id):
-            if one.event == DEAD_LETTERED:
-                error = one.reason
-            elif one.outcome == "transition":
-                error = None
-        return error
-
     async def go_on(self) -> list[TaskExecution]:
         """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
         for execution in self._executions:
@@ -308,10 +297,8 @@ class PlanRecovery:
                 await self._without_session(execution)
             case Task.WAITING_FOR_SUBTASKS if execution.job is Job.RUNNING:
                 self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
-            case Task.FAILED:
-                if (error := await self._dead_letter(execution.id)) is not None:
-                    execution.ending = CancelReason(error, TaskEnd.FAILED)
-                    await self._pipeline.put_away(execution)  # it is settled before a command comes
+            case Task.FAILED if execution.data.dead_letter:
+                await self._pipeline.put_away(execution)  # it is settled before a command comes
         self._plan_run.look(execution)
         if execution.state is Task.BLOCKED:
             self._plan_run.publish(TaskReleased(execution))

@@ -95,6 +95,7 @@ ONE_TRY = at("CLAIMED IN_PROGRESS running", max_attempts=1)
 LAST_TRY = at("CLAIMED IN_PROGRESS running", retries=0, max_attempts=1)
 APPROVED_RESULT = at("PENDING_APPROVAL COMPLETED completed")._replace(task_data=TaskData(approved_by="ann"))
 COOLING = at("IN_PROGRESS CIRCUIT_OPEN retrying", timed_out=True)
+GIVEN_UP = at("FAILED CIRCUIT_OPEN failed")._replace(task_data=TaskData(dead_letter="no"))
 NO_PROBE = at("OPEN CIRCUIT_OPEN retrying", timed_out=True, probes=1, probes_max=1)
 APPROVABLE = TaskData(needs_approval=True)
 CLAIMED, TIMED_OUT = task.Claimed(by="t"), task_run.ExecutionTimedOut()
@@ -173,8 +174,8 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
     ("OPEN PENDING pending", Ready(), "job:scheduler_assigned"),
     (COOLING, task_run.ManualReset(by="ann"), "run:manual_reset job:retry_delay_elapsed"),
     ("BLOCKED CIRCUIT_OPEN retrying", task_run.ManualReset(by="ann"), "run:manual_reset"),
-    ("FAILED CIRCUIT_OPEN failed", task.Reopened(by="ann"), f"task:reopened run:manual_reset {NEW_JOB}"),
-    ("FAILED CANCELLED failed", task.Reopened(by="ann"), f"task:reopened {BORN}"),
+    (GIVEN_UP, task.Reopened(by="ann"), f"task:reopened run:manual_reset {NEW_JOB}"),
+    (GIVEN_UP._replace(run=R.CANCELLED), task.Reopened(by="ann"), f"task:reopened {BORN}"),
     ("FAILED CIRCUIT_OPEN failed", task.Retried(), f"task:retried {BORN}"),
     ("FAILED CIRCUIT_OPEN failed", task.Retried(delay_s=1.0), "task:retried run:RunOpened job:JobOpened"),
     # ---- it is taken away, or its session was lost
@@ -413,6 +414,10 @@ def is_at(task: Any = None, run: Any = None, job: Any = None) -> Callable[[TaskS
     return lambda s: fits(s.task, task) and fits(s.run, run) and fits(s.job, job)
 
 
+def is_given_up(s: TaskStates) -> bool:
+    return bool(s.task_data.dead_letter)
+
+
 def is_unclaimed(s: TaskStates) -> bool:
     return not (s.task is T.OPEN and s.job is J.RUNNING)
 
@@ -439,9 +444,10 @@ MOVES = [
     Move(RetriesEnded(reason="no"), is_at(HELD, R.CIRCUIT_OPEN, WAITS)),
     Move(DelayEnded(), lambda s: isinstance(pending_effect(s), Delay)),
     Move(task_run.ManualReset(by="ann"), is_at((*GOES_ON, T.BLOCKED), R.CIRCUIT_OPEN)),
-    Move(task.Reopened(by="ann"), is_at(T.FAILED)),
-    Move(task.Retried(), lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries),
-    Move(task.Retried(delay_s=1.0), lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries),
+    Move(task.DeadLettered(reason="no", attempts=1, claims=1), lambda s: s.task is T.FAILED and not is_given_up(s)),
+    Move(task.Reopened(by="ann"), is_given_up),
+    Move(task.Retried(), lambda s: s.task is T.FAILED and task.retries_left(s.task_data, DelayEnded())),
+    Move(task.Retried(delay_s=1.0), lambda s: s.task is T.FAILED and task.retries_left(s.task_data, DelayEnded())),
     Move(task.Unclaimed(), is_at(T.CLAIMED, (*RESTS, R.IN_PROGRESS))),
     Move(task.Requeued(), is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
     Move(REQUEUED, is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS, R.VALIDATING))),
@@ -484,7 +490,7 @@ def key_of(one: TaskStates) -> object:
     may_requeue = one.job_data.retry_count < one.job_data.max_retries
     again = task.retries_left(one.task_data, DelayEnded()), bool(one.task_data.delay_s)
     approval = one.task_data.needs_approval, bool(one.task_data.approved_by)
-    return one.task, one.run, one.job, may_try, may_requeue, again, approval
+    return one.task, one.run, one.job, may_try, may_requeue, again, approval, is_given_up(one)
 
 
 def explored() -> int:
