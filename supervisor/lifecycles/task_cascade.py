@@ -184,8 +184,8 @@ class DelayEnded(Decision, frozen=True, kw_only=True):
     circuit."""
 
 
-class TakenAway(Decision, frozen=True, kw_only=True):
-    """Decision: nobody carries the task out any more, and its own state stays. (A task that is released or blocked is
+class Lost(Decision, frozen=True, kw_only=True):
+    """Decision: the worker or the session of the task is lost, and the task is given to others. (A person's decision is
     led by ``Unclaimed``, ``Requeued`` or ``Blocked``.)"""
 
     reason: str
@@ -306,6 +306,7 @@ def _without(states: Iterable[S], *others: S) -> tuple[S, ...]:
 CANCELLABLE: Final[tuple[Task, ...]] = _allowing(TASK, task.Cancelled)
 LIVE_RUN: Final[tuple[TaskRun, ...]] = _allowing(RUN, task_run.Cancelled)
 LIVE_JOB: Final[tuple[Job, ...]] = _allowing(JOB, job.UserCancelled)
+HELD: Final = (T.CLAIMED, T.IN_PROGRESS)
 UNSPLIT: Final = _without(T, T.WAITING_FOR_SUBTASKS)
 WAITING_JOB: Final = _without(LIVE_JOB, J.RUNNING, J.VALIDATING)
 
@@ -336,10 +337,6 @@ def decided(now: Situation) -> bool:
 
 def undecided(now: Situation) -> bool:
     return not decided(now)
-
-
-def orphaned(now: Situation) -> bool:
-    return now.lead.transition_reason is TransitionReason.ORPHAN_RECOVERED
 
 
 def is_unjudged(now: Situation) -> bool:
@@ -463,6 +460,14 @@ def grant_task(now: Situation) -> Event:
 
 def orphan_task(now: Situation) -> Event:
     return task.Orphaned(reason=now.given.orphaned_by or now.reason)
+
+
+def unclaim_task(now: Situation) -> Event:
+    return task.Unclaimed(reason=now.reason, transition_reason=TransitionReason.ORPHAN_RECOVERED)
+
+
+def requeue_task(now: Situation) -> Event:
+    return task.Requeued(reason=now.reason, transition_reason=TransitionReason.ORPHAN_RECOVERED)
 
 
 def outcome_of(lead: Any) -> TaskEnd:
@@ -611,15 +616,18 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         # -------------------------------------------------------------------------------- it is taken away
         task.Unclaimed: (LEAD, *AWAY),
         task.Blocked: (LEAD, *AWAY),
-        TakenAway: AWAY,
-        task.Requeued: (
-            # The tests that were under way fail: what they tested is not there any more.
-            Row(lambda now: task_run.TestsFailed(error=now.reason), run=[R.VALIDATING], when=orphaned),
+        task.Requeued: (LEAD, *AWAY),
+        Lost: (
+            # The tests that were under way fail: what they tested is not there any more. Then there is a new run.
+            Row(
+                lambda now: task_run.TestsFailed(error=now.reason), run=[R.VALIDATING], task=[T.CLAIMED, T.IN_PROGRESS]
+            ),
             *DECIDE,
             Row(save, run=[R.CIRCUIT_OPEN], when=decided),
-            Row(reject_job, job=[J.VALIDATING], when=orphaned),
-            Row(orphan_task, task=[T.IN_PROGRESS], when=orphaned),
-            LEAD,
+            Row(reject_job, task=HELD, job=[J.VALIDATING]),
+            Row(unclaim_task, task=[T.CLAIMED]),
+            Row(orphan_task, task=[T.IN_PROGRESS]),
+            Row(requeue_task, task=[T.ORPHANED]),
             *AWAY,
             OPEN_RUN._replace(job=[J.FAILED]),
             OPEN_JOB._replace(job=[J.FAILED]),
@@ -627,7 +635,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         ),
         job.WorkerLost: (  # its session goes on, and gets another worker; a delay of the run goes on too
             LEAD,
-            Row(job.RetryDelayElapsed(), run=_without(R, R.CIRCUIT_OPEN, R.RETRYING)),
+            Row(job.RetryDelayElapsed(), run=[R.IN_PROGRESS]),
         ),
         # ------------------------------------------------------------------------- its session was lost
         task.Recovered: (
@@ -648,10 +656,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         Abandoned: (
             END_JOB,
             Row(cancel_run, run=LIVE_RUN, when=is_unjudged),
-            Row(
-                lambda now: task.Unclaimed(reason=now.reason, transition_reason=TransitionReason.ORPHAN_RECOVERED),
-                task=[T.CLAIMED],
-            ),
+            Row(unclaim_task, task=[T.CLAIMED]),
             Row(orphan_task, task=[T.IN_PROGRESS]),
             Row(lambda now: task.RecoveryFailed(reason=now.reason), task=[T.ORPHANED]),
             *CLOSE_VERIFIED,

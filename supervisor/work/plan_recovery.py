@@ -28,10 +28,10 @@ import msgspec
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
-from supervisor.lifecycles.task import Task, TaskData, TaskEnd, TaskEvent
-from supervisor.lifecycles.task_cascade import Circumstances, Ready, SessionGaveUp, TakenAway
+from supervisor.lifecycles.task import Task, TaskData, TaskEnd
+from supervisor.lifecycles.task_cascade import Circumstances, Lost, SessionGaveUp
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
+from supervisor.lifecycles.types import AbortReason, Kind
 from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
@@ -48,7 +48,6 @@ from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
 from supervisor.work.task_execution import ACTOR, CancelReason, TaskExecution, checkpoint_after
 
-ORPHAN = TakenAway(reason=ORPHANED)
 COUNTS_AS_DONE = "recovery.orphans is done"
 BEFORE = "settled before the supervisor of this run ended"
 HELD = (Task.CLAIMED, Task.IN_PROGRESS, Task.WAITING_FOR_SUBTASKS, Task.DONE)
@@ -236,7 +235,9 @@ class PlanRecovery:
         async with anyio.create_task_group() as group:
             for execution in self._executions:
                 waits = execution.state is Task.WAITING_FOR_SUBTASKS
-                if waits or execution.state is Task.PLANNED or self._is_untouched(execution):
+                # (A run with an open circuit belongs to an earlier claim: the task gets another run.)
+                is_unbegun = execution.state is Task.OPEN and execution.job in (None, Job.PENDING)
+                if waits or execution.state is Task.PLANNED or (is_unbegun and execution.run is TaskRun.PENDING):
                     waiting.append(execution)
                 group.start_soon(self._go_on, execution)
         return waiting
@@ -266,18 +267,6 @@ class PlanRecovery:
             await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
         await self._sup.cleanup.clean_up(session_id, f"Uncommitted changes of session {session_id}")
 
-    def _is_untouched(self, execution: TaskExecution) -> bool:
-        """Return whether the run of the task was never begun. (A run with an open circuit belongs to an earlier claim:
-        the task gets another run.)"""
-        fresh = execution.has_run and execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING)
-        if execution.state is not Task.OPEN or not fresh:
-            return False
-        # A task that was tried or rejected, and whose subtasks, if it was split, are settled, is tried again as it is:
-        # it is not split again, whatever became of its condition.
-        tried = execution.data.claims or execution.data.retries or execution.data.last_failure
-        settled = all(subtask.result is not None and not subtask.is_imported for subtask in execution.subtasks)
-        return not (tried and settled)
-
     async def _go_on(self, execution: TaskExecution) -> None:
         """Continue the task, depending on its state."""
         if execution.state in HELD:
@@ -288,34 +277,16 @@ class PlanRecovery:
                 await self._pipeline.cancel(execution, CancelReason(why))
         elif execution.state in (Task.OPEN, Task.BLOCKED) and execution.session_id and execution.has_run:
             await self._pipeline.put_away(execution)  # the supervisor may have died before that
-        match execution.state:
-            case Task.OPEN if not self._is_untouched(execution):
-                self._queue(execution)
-            case Task.CLAIMED | Task.IN_PROGRESS if self._plan_run.lives(execution.session_id):
-                self._with_session(execution)
-            case Task.CLAIMED | Task.IN_PROGRESS:
-                await self._without_session(execution)
-            case Task.WAITING_FOR_SUBTASKS if execution.job is Job.RUNNING:
-                self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
-            case Task.FAILED if execution.data.dead_letter:
-                await self._pipeline.put_away(execution)  # it is settled before a command comes
+        elif execution.state is Task.FAILED and execution.data.dead_letter:
+            await self._pipeline.put_away(execution)  # it is settled before a command comes
+        is_at_work = execution.state in (Task.CLAIMED, Task.IN_PROGRESS)
+        if is_at_work and not self._plan_run.lives(execution.session_id):
+            await self._without_session(execution)
+        if execution.job is Job.RUNNING:  # its worker died with the supervisor, and another one takes the job
+            self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
         self._plan_run.look(execution)
         if execution.state is Task.BLOCKED:
             self._plan_run.publish(TaskReleased(execution))
-
-    # ------------------------------------------------------------------ it waits for a worker
-    def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:
-        """Record *lead*, and make run and job wait for another worker."""
-        is_new = execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING) and not execution.is_delayed
-        self._plan_run.record(execution, lead, *([Ready()] if is_new else []))
-
-    # ------------------------------------------------------------------ its session goes on
-    def _with_session(self, execution: TaskExecution) -> None:
-        """Continue a task whose session goes on."""
-        if execution.run is TaskRun.IN_PROGRESS and execution.job is Job.RUNNING:
-            self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
-        elif execution.run not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING):
-            self._queue(execution)
 
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:
@@ -327,7 +298,7 @@ class PlanRecovery:
         above = execution.parent
         match how:
             case "failed" if execution.run is TaskRun.RETRYING:  # a plug-in wanted another attempt
-                self._queue(execution)
+                pass
             case "failed":  # its session had given up before the task had a record of that
                 given = Circumstances(orphaned_by=ORPHANED)  # what was tested is not there any more
                 await self._plan_run.advance(execution, SessionGaveUp(reason=error), given=given)
@@ -337,10 +308,9 @@ class PlanRecovery:
             case "limited" if limit is not None and execution.run is TaskRun.IN_PROGRESS:
                 await self._charge(execution, error, limit)
             case "limited" if execution.run is not TaskRun.VALIDATING:  # the attempt had been judged before the kill
-                self._queue(execution)
+                pass
             case _ if execution.state is Task.CLAIMED:
-                recovered = TransitionReason.ORPHAN_RECOVERED
-                await self._take_away(execution, task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
+                await self._take_away(execution)
             case _:
                 await self._adopt(execution)
 
@@ -352,13 +322,11 @@ class PlanRecovery:
         await self._plan_run.advance(execution, failed, given=Circumstances(verdict=outcome.how))
         if execution.state is not Task.FAILED:
             await self._take_back(execution)
-            self._queue(execution)
 
-    async def _take_away(self, execution: TaskExecution, lead: TaskEvent) -> None:
-        """Record *lead*, with which a task whose session is lost waits for another worker; its work is saved before,
-        and then rolled back, if the plan says so."""
-        given = await self._plan_run.with_checkpoint(execution, lead)
-        self._plan_run.record(execution, lead, given=given)
+    async def _take_away(self, execution: TaskExecution) -> None:
+        """Let a task whose session is lost wait for another worker; its work is saved before, and then rolled back, if
+        the plan says so."""
+        await self._plan_run.advance(execution, Lost(reason=ORPHANED))
         await self._take_back(execution)
 
     async def _take_back(self, execution: TaskExecution) -> None:
@@ -375,8 +343,7 @@ class PlanRecovery:
                 done = task.Recovered(reason=COUNTS_AS_DONE, summary=execution.data.summary)
                 await self._plan_run.advance(execution, done, given=Circumstances(orphaned_by=ORPHANED))
             case "open" | "done" if execution.data.claims <= execution.data.max_retries:
-                recovered = TransitionReason.ORPHAN_RECOVERED
-                await self._take_away(execution, task.Requeued(reason=ORPHANED, transition_reason=recovered))
+                await self._take_away(execution)
             case _:
                 await self._plan_run.advance(execution, task.RecoveryFailed(reason=ORPHANED))
 

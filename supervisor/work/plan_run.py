@@ -41,18 +41,18 @@ from supervisor.host.supervision import HOST, SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, WorkerStarted
 from supervisor.lifecycles.session import Session as SessionState
-from supervisor.lifecycles.task import Requeued, Retried, Task, TaskEnd, Unclaimed
+from supervisor.lifecycles.task import Retried, Task, TaskEnd
 from supervisor.lifecycles.task_cascade import (
     USUAL,
     CascadeStep,
     Circumstances,
+    Lost,
     Saved,
-    TakenAway,
     WorkersLost,
     step,
 )
 from supervisor.lifecycles.task_run import TaskRun
-from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, HeldBy, ModelFailure, TimeLimit, TransitionReason
+from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, HeldBy, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_request import AbortRequest
@@ -578,16 +578,11 @@ class PlanRun:
 
 
 def _loss_of(execution: TaskExecution) -> Event:
-    """Return the event that takes a task from a lost worker, or fails the task if too many workers were lost."""
-    state, recovered = execution.state, TransitionReason.ORPHAN_RECOVERED
-    if state in (Task.CLAIMED, Task.IN_PROGRESS) and execution.job_data.losses + 1 >= LOSSES_MAX:
+    """Return the decision that takes a task from a lost worker, or fails the task if too many workers were lost."""
+    if execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and execution.job_data.losses + 1 >= LOSSES_MAX:
         error = f"its worker was lost {LOSSES_MAX} times, each time without heartbeats (workers.*.heartbeat_s, check_s)"
         return WorkersLost(reason=error)
-    if state is Task.CLAIMED:
-        return Unclaimed(reason=LOST, transition_reason=recovered)
-    if state is Task.IN_PROGRESS:
-        return Requeued(reason=LOST, transition_reason=recovered)
-    return TakenAway(reason=LOST)
+    return Lost(reason=LOST)
 
 
 def _kind_of(execution: TaskExecution) -> TaskKind | None:

@@ -24,6 +24,7 @@ from supervisor.lifecycles.task_cascade import (
     DelayEnded,
     Ended,
     JobOpened,
+    Lost,
     MakeAttempt,
     Merge,
     Merged,
@@ -38,7 +39,6 @@ from supervisor.lifecycles.task_cascade import (
     SessionGaveUp,
     Situation,
     StartAttempt,
-    TakenAway,
     TaskEffect,
     TaskResources,
     TaskStates,
@@ -52,7 +52,6 @@ from supervisor.lifecycles.types import AbortReason, Exit, Kind, TransitionReaso
 from tests.task_fit import misfits
 
 T, R, J = Task, TaskRun, Job
-ORPHAN_RECOVERED = TransitionReason.ORPHAN_RECOVERED
 OPENED = task_run.CircuitOpened(reason="no retry is left")
 
 
@@ -105,7 +104,7 @@ WORKERS_LOST, GAVE_UP = WorkersLost(reason="no"), SessionGaveUp(reason="no")
 PROVIDER = task_run.ExecutionFailed(error="no", charged=False, provider=True)
 REJECTED = task_run.TestsFailed(error="no")
 ORPHANED = "its supervisor died"
-REQUEUED = task.Requeued(reason="lost", transition_reason=ORPHAN_RECOVERED)
+LOST = Lost(reason="lost")
 ABORTED = Ended(reason="no", outcome=TaskEnd.ABORTED)
 GONE, REFUSED = "run:execution_failed run:retry_decided", "run:tests_failed run:retry_decided job:validation_failed"
 NEW_JOB = "job:JobOpened job:scheduler_assigned"
@@ -181,10 +180,11 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
     # ---- it is taken away, or its session was lost
     (AT_WORK, task.Blocked(on=("b",)), f"task:blocked {GONE} job:worker_lost"),
     (AT_WORK, task.Requeued(), f"task:requeued {GONE} job:worker_lost"),
-    (AT_WORK, REQUEUED, f"task:orphaned task:requeued {GONE} job:worker_lost"),
-    (CHECKED, REQUEUED, f"{REFUSED} task:orphaned task:requeued {BORN}"),
+    (AT_WORK, LOST, f"task:orphaned task:requeued {GONE} job:worker_lost"),
+    (CHECKED, LOST, f"{REFUSED} task:orphaned task:requeued {BORN}"),
+    (CHECKED._replace(task=T.CLAIMED), LOST, f"{REFUSED} task:unclaimed {BORN}"),
     ("CLAIMED RETRYING running", task.Unclaimed(), "task:unclaimed job:worker_lost"),
-    ("OPEN PENDING queued", TakenAway(reason="no"), ""),
+    ("OPEN PENDING queued", LOST, ""),
     (AT_WORK, job.WorkerLost(), "job:worker_lost job:retry_delay_elapsed"),
     ("WAITING_FOR_SUBTASKS RETRYING running", job.WorkerLost(), "job:worker_lost"),
     (
@@ -278,7 +278,7 @@ def test_the_followers_tell_what_only_the_circumstances_know() -> None:
     *_, rejected, failed = carried_out(CHECKED, GAVE_UP, given=Circumstances(orphaned_by="it died")).events
     assert (rejected, failed) == (job.ValidationFailed(failed_rules=("it died",)), task.Failed(reason="no"))
 
-    lost = carried_out(AT_WORK, TakenAway(reason="lost"), given=Circumstances(is_silent=True)).events[-1]
+    lost = carried_out(AT_WORK, LOST, given=Circumstances(is_silent=True)).events[-1]
     assert lost == job.WorkerLost(error="lost", silent=True)
 
 
@@ -450,9 +450,8 @@ MOVES = [
     Move(task.Retried(delay_s=1.0), lambda s: s.task is T.FAILED and task.retries_left(s.task_data, DelayEnded())),
     Move(task.Unclaimed(), is_at(T.CLAIMED, (*RESTS, R.IN_PROGRESS))),
     Move(task.Requeued(), is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
-    Move(REQUEUED, is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS, R.VALIDATING))),
     Move(task.Blocked(on=("b",)), is_at(HELD, (*RESTS, R.IN_PROGRESS))),
-    Move(TakenAway(reason="no"), is_at(GOES_ON, (*RESTS, R.IN_PROGRESS), (J.RUNNING, *WAITS))),
+    Move(LOST, is_at(GOES_ON, (*RESTS, R.IN_PROGRESS, R.VALIDATING), (J.RUNNING, J.VALIDATING, *WAITS))),
     Move(task.Unblocked(), is_at(T.BLOCKED)),
     Move(SPLIT, lambda s: s.task in (T.OPEN, *HELD) and s.run is not R.VALIDATING and is_unclaimed(s)),
     Move(
