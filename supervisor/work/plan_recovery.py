@@ -54,6 +54,7 @@ HELD = (Task.CLAIMED, Task.IN_PROGRESS, Task.WAITING_FOR_SUBTASKS, Task.DONE)
 """States of a task that has a session, as far as the session has not ended."""
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 _OVER = FINAL | {Task.FAILED}
+_WAITING = (Task.PLANNED, Task.WAITING_FOR_SUBTASKS)
 
 
 class PlanRecovery:
@@ -234,10 +235,9 @@ class PlanRecovery:
         waiting = []
         async with anyio.create_task_group() as group:
             for execution in self._executions:
-                waits = execution.state is Task.WAITING_FOR_SUBTASKS
-                # (A run with an open circuit belongs to an earlier claim: the task gets another run.)
-                is_unbegun = execution.state is Task.OPEN and execution.job in (None, Job.PENDING)
-                if waits or execution.state is Task.PLANNED or (is_unbegun and execution.run is TaskRun.PENDING):
+                states = execution.states
+                is_fresh = states.run is TaskRun.PENDING and states.job in (None, Job.PENDING)
+                if states.task in _WAITING or (states.task is Task.OPEN and is_fresh):
                     waiting.append(execution)
                 group.start_soon(self._go_on, execution)
         return waiting
