@@ -27,7 +27,7 @@ from supervisor.lifecycles.entity_types import TASK_KIND
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
-from supervisor.lifecycles.task_cascade import Birth, RunChecks, RunOpened, TaskResources, TaskStates
+from supervisor.lifecycles.task_cascade import Birth, RunOpened, TaskResources, TaskStates
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans.tasks import TaskConfig
@@ -91,8 +91,7 @@ class TaskExecution:
         self.claim: Claim | None = None
         """The claim whose worker has a slot reserved for the task."""
         self.ending: CancelReason | None = None
-        """Reason for which the task was cancelled or skipped, or was settled as failed under an earlier supervisor, for
-        its result; ``None`` if it was not."""
+        """Reason for which the task was cancelled or skipped, for its result; ``None`` if it was not."""
         self.result: TaskResult | None = None
         self.settled = OneShotEvent()
         self.seq: RecordId | None = None
@@ -310,11 +309,6 @@ class TaskExecution:
         return bool(self.data.claimed_by if self.is_opened else self.session_id)
 
     @property
-    def is_checked(self) -> bool:
-        """Whether the work of the task's session, or of its subtasks, is being tested or reviewed."""
-        return isinstance(self.entity.pending, RunChecks)
-
-    @property
     def needed(self) -> tuple[str, ...]:
         """Names of the tasks that must be settled before the task can begin."""
         when = self.task.when.task if self.task.when is not None else None
@@ -350,7 +344,9 @@ class TaskExecution:
         has_findings = outcome == "failed" and self.is_opened and self.data.has_findings
         findings = self.data.failure if has_findings else ""
         rest = self.data.rest if self.is_opened else ""
-        return TaskResult(self.name, self.session_id, outcome, redact(error), took_s, rest, remarks, findings=findings)
+        # A session that was ended before its claim was on record is not the task's.
+        by = (self.data.last_claimed_by if self.is_opened else "") or self.session_id
+        return TaskResult(self.name, by, outcome, redact(error), took_s, rest, remarks, findings=findings)
 
     @staticmethod
     def _opened(entity: Entity | None) -> Entity:
