@@ -243,11 +243,10 @@ class CompletionPipeline:
         self._sup.registry.record_fact(workstream.id, fact, execution.cause, metadata, reason=text)
         return not merge.is_refused, text
 
-    def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
-        """Record that a person rejected the result of a task."""
+    def denial(self, by: str, reason: str) -> task.ApprovalDenied:
+        """Return the event that a person rejected the result of a task."""
         why = f"denied by {by}: {reason}" if reason else f"denied by {by}"
-        denied = task.ApprovalDenied(by=by, reason=reason, findings=self._findings(why))
-        self._plan_run.record(execution, denied)
+        return task.ApprovalDenied(by=by, reason=reason, findings=self._findings(why))
 
     async def _with_rest(self, execution: TaskExecution, merge: str) -> tuple[str, str]:
         """Return the sentence *merge*, extended by a remark on changes that were written after the work was checked,

@@ -47,6 +47,7 @@ from supervisor.lifecycles.task_cascade import (
     step,
     with_end,
 )
+from supervisor.lifecycles.task_refusals import refusal
 from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, Kind, TransitionReason, Verdict
 from tests.task_fit import misfits
@@ -110,6 +111,7 @@ GONE, REFUSED = "run:execution_failed run:retry_decided", "run:tests_failed run:
 NEW_JOB = "job:JobOpened job:scheduler_assigned"
 BORN = f"run:RunOpened {NEW_JOB}"
 OWN_PART = "run:execution_completed job:execution_completed"
+RESET = task_run.ManualReset(by="ann")
 WORKER, SPLIT = job.WorkerStarted(worker_id="w"), task.Split(subtasks=("b",))
 PASSED = "job:validation_passed task:recovered"
 
@@ -418,14 +420,15 @@ def is_given_up(s: TaskStates) -> bool:
     return bool(s.task_data.dead_letter)
 
 
-def is_unclaimed(s: TaskStates) -> bool:
-    return not (s.task is T.OPEN and s.job is J.RUNNING)
+def commanded(lead: Event) -> Move:
+    """Return the move of a command, which is given in every state that does not refuse the command."""
+    return Move(lead, lambda states: not refusal(states, lead))
 
 
 RESTS = (R.PENDING, R.RETRYING, R.CIRCUIT_OPEN, R.HALF_OPEN)
 WAITS = (J.QUEUED, J.RETRYING)
 MOVES = [
-    Move(task.Approved(), is_at(T.PLANNED)),
+    commanded(task.Approved()),
     Move(JobOpened(), is_at(T.OPEN, R.PENDING, (None,))),
     Move(Ready(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, (None, J.PENDING))),
     Move(WORKER, is_at(GOES_ON, (*RESTS[:2], *RESTS[3:], R.IN_PROGRESS), J.QUEUED)),
@@ -443,17 +446,17 @@ MOVES = [
     Move(GAVE_UP, is_at(HELD, (R.PENDING, R.CIRCUIT_OPEN, R.HALF_OPEN, R.IN_PROGRESS, R.VALIDATING))),
     Move(RetriesEnded(reason="no"), is_at(HELD, R.CIRCUIT_OPEN, WAITS)),
     Move(DelayEnded(), lambda s: isinstance(pending_effect(s), Delay)),
-    Move(task_run.ManualReset(by="ann"), is_at((*GOES_ON, T.BLOCKED), R.CIRCUIT_OPEN)),
+    Move(RESET, lambda s: s.task is not T.FAILED and not refusal(s, RESET)),
     Move(task.DeadLettered(reason="no", attempts=1, claims=1), lambda s: s.task is T.FAILED and not is_given_up(s)),
-    Move(task.Reopened(by="ann"), is_given_up),
+    commanded(task.Reopened(by="ann")),
     Move(task.Retried(), lambda s: s.task is T.FAILED and task.retries_left(s.task_data, DelayEnded())),
     Move(task.Retried(delay_s=1.0), lambda s: s.task is T.FAILED and task.retries_left(s.task_data, DelayEnded())),
-    Move(task.Unclaimed(), is_at(T.CLAIMED, (*RESTS, R.IN_PROGRESS))),
-    Move(task.Requeued(), is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
-    Move(task.Blocked(on=("b",)), is_at(HELD, (*RESTS, R.IN_PROGRESS))),
+    commanded(task.Unclaimed()),
+    commanded(task.Requeued()),
+    commanded(task.Blocked(on=("b",))),
     Move(LOST, is_at(GOES_ON, (*RESTS, R.IN_PROGRESS, R.VALIDATING), (J.RUNNING, J.VALIDATING, *WAITS))),
-    Move(task.Unblocked(), is_at(T.BLOCKED)),
-    Move(SPLIT, lambda s: s.task in (T.OPEN, *HELD) and s.run is not R.VALIDATING and is_unclaimed(s)),
+    commanded(task.Unblocked()),
+    commanded(SPLIT),
     Move(
         task.SubtaskTimedOut(subtask="b"),
         is_at(T.WAITING_FOR_SUBTASKS, (*RESTS, R.VALIDATING), (J.PENDING, J.VALIDATING, *WAITS)),
@@ -466,10 +469,10 @@ MOVES = [
     Move(task_run.Skipped(), is_at((T.PLANNED, T.OPEN), R.PENDING, (None, J.PENDING))),
     Move(PlanGivenUp(reason="no"), is_at()),
     Move(Abandoned(reason="no"), is_at()),
-    Move(task.ApprovalGiven(by="ann"), lambda s: s.task is T.PENDING_APPROVAL and not s.task_data.approved_by),
+    commanded(task.ApprovalGiven(by="ann")),
     Move(Merged(reason="m"), lambda s: isinstance(pending_effect(s), Merge)),
     Move(MergeRefused(reason="m"), lambda s: isinstance(pending_effect(s), Merge)),
-    Move(task.ApprovalDenied(by="ann"), is_at(T.PENDING_APPROVAL)),
+    commanded(task.ApprovalDenied(by="ann")),
 ]
 LIMITS = TaskRunData(max_attempts=2)
 CIRCUMSTANCES = [Circumstances(can_probe=paid, limits=LIMITS) for paid in (True, False)]
@@ -559,3 +562,29 @@ def test_every_reachable_state_fits_and_every_row_is_used(monkeypatch: pytest.Mo
         if (lead, id(one)) not in used
     ]
     assert unused == []
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    ("states", "lead", "text"),
+    [
+        (CHECKED, task.Requeued(), "is done, and its work is being checked"),
+        (CHECKED, RESET, "is done, and its work is being checked"),
+        (CHECKED, task.Cancelled(), ""),
+        (AT_WORK, task.Requeued(), ""),
+        (AT_WORK, task.Unclaimed(), "is IN_PROGRESS: unclaim is not possible now, only block, cancel, requeue, split"),
+        (AT_WORK, RESET, "needs no reset: its run is IN_PROGRESS, not given up"),
+        (at("OPEN PENDING running"), SPLIT, "is OPEN, and is about to go on by itself"),
+        (at("OPEN PENDING queued"), SPLIT, ""),
+        (APPROVED_RESULT, task.ApprovalGiven(by="bob"), "is PENDING_APPROVAL, and is about to go on by itself"),
+        (APPROVED_RESULT, task.ApprovalDenied(by="bob"), "is PENDING_APPROVAL, and is about to go on by itself"),
+        (at("FAILED CIRCUIT_OPEN failed"), task.Reopened(by="ann"), "is FAILED, and is about to go on by itself"),
+        (GIVEN_UP, task.Cancelled(), "has ended (FAILED): no command changes it"),
+    ],
+)
+def test_a_command_is_refused_by_the_states_of_its_task(states: TaskStates, lead: Event, text: str) -> None:
+    """The states of a task decide whether a command is possible; the refusal names the possible commands. (The product
+    of states above gives every command that is not refused.)"""
+    found = refusal(states, lead)
+    assert found.startswith(text)
+    assert bool(found) is bool(text)
