@@ -95,13 +95,13 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     which is only on that branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened
     the task again. ``claimed_by`` is the session that has the task, or whose work is its result; the work of a claim
     that is over (failed, rejected, taken away) is never merged. ``last_claimed_by`` is the session that claimed the
-    task last, also if that claim is over. ``ended_as`` is the word for the end of a cancelled task (``task_end``).
-    ``dead_letter`` is the error with which the failed task was given up; ``""`` while it may be claimed again.
-    ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its result
-    (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of the failed
-    claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the next claim
-    begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step of the task,
-    such as its merge, and that is charged to nobody (rule 48).
+    task last, also if that claim is over. ``ended_as`` is the word for the end of a cancelled task (``task_end``), and
+    ``ended_for`` the reason. ``dead_letter`` is the error with which the failed task was given up; ``""`` while it may
+    be claimed again. ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its
+    result (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of the
+    failed claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the next
+    claim begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step of the
+    task, such as its merge, and that is charged to nobody (rule 48).
     """
 
     max_retries: int = 3
@@ -128,6 +128,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     rest: str = ""
     delay_s: float = 0.0
     ended_as: str = ""
+    ended_for: str = ""
     dead_letter: str = ""
     conflict: str = ""
     held_by: HeldBy | None = None
@@ -468,7 +469,7 @@ def keep_unmerged(data: TaskData, event: Closed | ApprovalGranted) -> Out:
 
 
 def keep_end(data: TaskData, event: Cancelled | Rejected) -> Out:
-    return replace(data, ended_as=event.outcome.value, held_by=None), ()
+    return replace(data, ended_as=event.outcome.value, ended_for=event.reason, held_by=None), ()
 
 
 def keep_obstacle(data: TaskData, event: StepHeld) -> Out:

@@ -38,7 +38,7 @@ from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError, Outcome
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.journal_state import own_abort_of, records_of
+from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
 from supervisor.work.attempt import Attempts, aborted_for, as_failed, last_data_of
@@ -204,12 +204,8 @@ class PlanRecovery:
         row = self._sup.recovered_work.rows[left.entity_id]
         if left.state is Task.CLOSED:
             return TaskResult(name, by, TaskEnd.COMPLETED, "", row.lasted_s, *unmerged_of(left.data.rest))
-        return TaskResult(name, by, task.task_end(left.state.value, left.data.ended_as), BEFORE, row.lasted_s)
-
-    async def _recorded_reason(self, task_id: str) -> str:
-        """Return the reason in the last record of the task."""
-        records = await records_of(self._sup.journal, task_id)
-        return records[-1].reason if records else ""
+        error = f"{left.data.ended_for} ({BEFORE})" if left.data.ended_for else BEFORE
+        return TaskResult(name, by, task.task_end(left.state.value, left.data.ended_as), error, row.lasted_s)
 
     async def go_on(self) -> list[TaskExecution]:
         """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
@@ -221,9 +217,6 @@ class PlanRecovery:
         for execution in [one for one in self._plan_run.executions.values() if one.result is not None]:
             if not execution.is_imported:
                 self._plan_run.backlog.settle(execution.id, completed=execution.is_met)
-            if execution.result is not None and execution.result.error == BEFORE:
-                reason = await self._recorded_reason(execution.earlier_id)
-                execution.result = execution.result._replace(error=f"{reason} ({BEFORE})" if reason else BEFORE)
             # The supervisor may have died before it took back, or dropped, what the settled task left in place.
             if not execution.is_imported and self._left[execution.name].state is not Task.CLOSED:
                 await take_back(self._sup, execution)

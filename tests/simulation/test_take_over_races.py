@@ -438,6 +438,22 @@ def test_a_session_that_lost_its_task_does_not_go_on(verb: Verb) -> None:
     assert killer.agents == {"w0t0:a1"}
 
 
+def test_a_task_that_was_cancelled_before_a_kill_keeps_its_reason() -> None:
+    """The result of a task that was settled under an earlier supervisor has the reason of its end."""
+    results = list[PlanResult]()
+
+    class KeepsResults(RaceHost):
+        async def execute_plan(self, customer: LoadGenerator, plan: Plan) -> PlanResult:
+            results.append(await super().execute_plan(customer, plan))
+            return results[-1]
+
+    drawn = scenario(FIFO, RESTART, load="works = 1.0\ntasks = 2").draw(2)
+    race(drawn, killer := KillTaken(Verb.CANCEL), plain_tasks(), host=KeepsResults, ways={"*": (Try.BUSY, Try.DONE)})
+    assert killer.kills == 1
+    (error,) = [one.error for one in results[-1].tasks.values() if one.id == "w0t0"]
+    assert "on second thoughts (settled before the supervisor of this run ended)" in error
+
+
 class KillCooled(Asker):
     """Intruder that prompts a session whose cool-down is over, and kills the supervisor when the prompt is on record;
     if *late*, when the record shows that the session continues with the prompt."""
