@@ -619,9 +619,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         task.Requeued: (LEAD, *AWAY),
         Lost: (
             # The tests that were under way fail: what they tested is not there any more. Then there is a new run.
-            Row(
-                lambda now: task_run.TestsFailed(error=now.reason), run=[R.VALIDATING], task=[T.CLAIMED, T.IN_PROGRESS]
-            ),
+            Row(lambda now: task_run.TestsFailed(error=now.reason), task=HELD, run=[R.VALIDATING]),
             *DECIDE,
             Row(save, run=[R.CIRCUIT_OPEN], when=decided),
             Row(reject_job, task=HELD, job=[J.VALIDATING]),
