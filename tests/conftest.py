@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
+from supervisor.diagnostics.validate import validate_lines
 from tests.support import git
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -42,6 +44,21 @@ def repository(tmp_path: Path, repository_template: Path) -> Path:
     return Path(shutil.copytree(repository_template, tmp_path / "repository", symlinks=True))
 
 
+@pytest.fixture(autouse=True)
+def valid_logs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test, check each ``transitions.jsonl`` that a supervisor has left in the test's directory, unless the
+    test is marked ``damages_logs``."""
+    yield
+    directory = request.node.funcargs.get("tmp_path")
+    if directory is None or request.node.get_closest_marker("damages_logs"):
+        return
+    for depth in ("*", "*/*", "*/*/*"):
+        for log in directory.glob(f"{depth}/transitions.jsonl"):
+            with log.open("rb") as lines:
+                found = validate_lines(lines, problems_max=3).problems
+            assert found == [], f"{log}: {found}"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the options that set the size of the large tests."""
     parser.addoption(
@@ -56,8 +73,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the marker ``one_backend`` of this test suite."""
+    """Declare the markers of this test suite."""
     config.addinivalue_line("markers", "one_backend: takes long; runs on asyncio or on trio, by its name")
+    config.addinivalue_line("markers", "damages_logs: leaves a transition log that is damaged, or is none")
 
 
 DEAR = [
