@@ -44,13 +44,16 @@ def repository(tmp_path: Path, repository_template: Path) -> Path:
     return Path(shutil.copytree(repository_template, tmp_path / "repository", symlinks=True))
 
 
+WHOLE = [Path(__file__).parent / name for name in ("field", "integration", "cli")]
+"""Directories whose tests run whole supervisors."""
+
+
 @pytest.fixture(autouse=True)
 def valid_logs(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After a test, check each ``transitions.jsonl`` that a supervisor has left in the test's directory, unless the
-    test is marked ``damages_logs``."""
+    """After a test of a whole supervisor, check each ``transitions.jsonl`` in the test's directory."""
     yield
     directory = request.node.funcargs.get("tmp_path")
-    if directory is None or request.node.get_closest_marker("damages_logs"):
+    if directory is None or not any(one in request.path.parents for one in WHOLE):
         return
     for depth in ("*", "*/*", "*/*/*"):
         for log in directory.glob(f"{depth}/transitions.jsonl"):
@@ -73,9 +76,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Declare the markers of this test suite."""
+    """Declare the marker ``one_backend`` of this test suite."""
     config.addinivalue_line("markers", "one_backend: takes long; runs on asyncio or on trio, by its name")
-    config.addinivalue_line("markers", "damages_logs: leaves a transition log that is damaged, or is none")
 
 
 DEAR = [

@@ -27,7 +27,7 @@ def job_fields(data: JobData, state: Job, first: bool) -> Fields:
     """Return the fields of a job that is now in *state*; *first*: the transition left the first state."""
     fields: Fields = {"retry_count": data.retry_count}
     if first:
-        fields |= {"max_retries": data.max_retries, "task_id": data.task, "workstream_id": data.workstream_id}
+        fields |= {"max_retries": data.max_retries, **_known(task_id=data.task, workstream_id=data.workstream_id)}
         fields |= {"critical": True} if data.critical else {}
         fields |= _time("created_at", data.created_at)
     if state is Job.RUNNING:
@@ -37,6 +37,11 @@ def job_fields(data: JobData, state: Job, first: bool) -> Fields:
     return fields
 
 
+def _known(**ids: str) -> Fields:
+    """Return the ids that are not empty: a host may have a job without a task, or a task without a workstream."""
+    return {name: value for name, value in ids.items() if value}
+
+
 def _time(name: str, at: float | None) -> Fields:
     return {} if at is None else {name: round(at, 3)}
 
@@ -44,13 +49,13 @@ def _time(name: str, at: float | None) -> Fields:
 def run_fields(data: TaskRunData, state: object, first: bool) -> Fields:
     """Return the fields of a task run; *first*: the transition left the first state."""
     fields: Fields = {"retry_count": data.failures}
-    return fields | {"max_retries": data.max_attempts - 1, "task_id": data.task} if first else fields
+    return fields | {"max_retries": data.max_attempts - 1, **_known(task_id=data.task)} if first else fields
 
 
 def task_fields(data: TaskData, state: object, first: bool) -> Fields:
     """Return the fields of a task; *first*: the transition left the first state."""
     fields: Fields = {"retry_count": data.retries}
-    return fields | {"max_retries": data.max_retries, "workstream_id": data.workstream} if first else fields
+    return fields | {"max_retries": data.max_retries, **_known(workstream_id=data.workstream)} if first else fields
 
 
 def no_fields(data: object, state: object, first: bool) -> Fields:
