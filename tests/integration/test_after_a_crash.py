@@ -395,9 +395,13 @@ async def test_a_changed_plan_keeps_its_finished_tasks(tmp_path: Path, anyio_bac
 async def test_an_orphan_goes_by_policy(
     tmp_path: Path, anyio_backend: str, orphans: str, path: list[str], status: int
 ) -> None:
-    """A task whose session is lost by a crash is opened again, failed or closed, as ``recovery.orphans`` says."""
+    """A task whose session is lost by a crash is opened again, failed or closed, as ``recovery.orphans`` says. What
+    opens the task has the reason ``orphan_recovered``."""
     await anyio.to_thread.run_sync(partial(interrupted_run, tmp_path, anyio_backend, orphans=orphans, memory=False))
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == status, done.stderr
-    assert states_of(read_records(tmp_path), "r1#second")[1:] == path
+    records = read_records(tmp_path)
+    assert states_of(records, "r1#second")[1:] == path
+    reasons = [one.transition_reason for one in records if one.entity_id == "r1#second" and one.event == "requeued"]
+    assert reasons == ["orphan_recovered"] * path.count("OPEN")
