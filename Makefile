@@ -127,8 +127,8 @@ bench-work: $(VENV)/ready  ## Claims through the journal, `supervisor run`, memo
 bench-http: $(VENV)/ready  ## Event streams with 200 readers, aborts beside them, the tree of 2,000 sessions against `supervisor ps`
 	$(BIN)/python -m benchmarks.http
 
-bench-soak: $(VENV)/ready  ## MINUTES (30) of sessions that come and go: the process stays its size
-	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)
+bench-soak: $(VENV)/ready  ## MINUTES (30) of LOAD (sessions, or runs through a daemon) that comes and goes: the process stays its size
+	$(BIN)/python -m benchmarks.soak --load $(or $(LOAD),sessions) --minutes $(or $(MINUTES),30) $(if $(RATE),--rate $(RATE))
 
 bench-growth: $(VENV)/peers  ## Growth curves from 100 to 100,000 actors, as CSV and PNG in benchmarks/results
 	$(BIN)/python -m benchmarks.growth

@@ -44,7 +44,7 @@ from supervisor.policies.argument_checks import check_name, check_text, check_ty
 from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.policies.liveness import StallProfileName
-from supervisor.policies.redaction import Redactor
+from supervisor.policies.redaction import KnownSecrets
 from supervisor.ports import (
     NO_WORKSPACE,
     Caller,
@@ -123,7 +123,7 @@ class SupervisorCore:
             publish=self._publish if plugins.listens else self.subscriptions.publish,
             failed=self._journal_failed,
         )
-        self._environments: list[Mapping[str, str]] = []
+        self._secrets = KnownSecrets()
         self.configured = OneShotEvent()
         """Set, and replaced, whenever the settings change."""
         self.registry = SessionRegistry(system, self.journal_writer, IdAllocator(taken))
@@ -229,13 +229,14 @@ class SupervisorCore:
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     def hide_values(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Redact the secrets among the values of *environments* from now on, in records, transcripts and logs."""
-        new = [one for one in environments if one not in self._environments]
-        if not new and self._environments:  # runs of a daemon often have the same agents
+        """Redact the secrets among the values of *environments* from now on, in records, transcripts and logs. Secrets
+        that no agent has any more are dropped when there are many newer ones."""
+        if not self._secrets.add(environments):  # runs of a daemon often have the same
             return
-        self._environments += new
-        self.journal_writer.redactor = Redactor(self._environments)
-        conceal(self._environments)
+        setups = (self.setups.common, *self.setups.of_runs.values())
+        self._secrets.drop_oldest(env for one in setups for env in _secrets(one.agents.values()))
+        self.journal_writer.redactor = self._secrets.redactor
+        conceal(environments)
 
     # ------------------------------------------------------------------ sessions
     async def start_session(
@@ -749,9 +750,22 @@ class SupervisorCore:
         """
         if self.upkeep is None:
             raise Refused("this supervisor's journal is not on a disk: there is nothing to compact")
-        return await self.upkeep.compact(
+        compacted = await self.upkeep.compact(
             retention or self.settings.retention.value(), lambda: list(self.registry.entities)
         )
+        if compacted.entities:
+            await self._forget_archived_keys()
+        return compacted
+
+    async def _forget_archived_keys(self) -> None:
+        """Forget the idempotency keys of the runs that the journal does not have any more, as the next supervisor
+        would not know them either."""
+        by_key = self.recovered_work.earlier.by_key
+        ended = dict(by_key)
+        await self.journal_writer.durable()  # a run that has ended just now is in the journal then
+        kept = {row.id for row in await self.journal.entities(ids=[one.workstream for one in ended.values()])}
+        for key in [key for key, one in ended.items() if one.workstream not in kept]:
+            del by_key[key]
 
     # ------------------------------------------------------------------ parts
     def _publish(self, record: LifecycleEvent) -> None:

@@ -9,23 +9,25 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, MutableMapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from supervisor.policies.redaction import Redactor, printable
+from supervisor.policies.redaction import KnownSecrets, printable
 
 if TYPE_CHECKING:
     import structlog
 
-_secrets: dict[str, str] = {}
-_redactor = Redactor()
+_SECRETS_MAX: Final = 4_096
+_secrets = KnownSecrets(_SECRETS_MAX)  # it is not known here which are in use
+_redactor = _secrets.redactor
 
 
 def conceal(environments: Iterable[Mapping[str, str]]) -> None:
-    """Redact the secrets in these environments in every log of this process from now on."""
+    """Redact the secrets in these environments in every log of this process from now on, as long as they are among the
+    newest (:class:`KnownSecrets`)."""
     global _redactor
-    for environment in environments:
-        _secrets.update(environment)
-    _redactor = Redactor([_secrets])
+    _secrets.add(environments)
+    _secrets.drop_oldest()
+    _redactor = _secrets.redactor
 
 
 def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
