@@ -217,7 +217,7 @@ def dead_letters_command(state_dir: Path, as_json: bool) -> None:
 
 
 def _again(letter: DeadLetter, state_dir: Path, *, live: bool) -> str:
-    command = f"supervisor task reset {letter.entity_id}" if live else "supervisor run PLAN.yaml --resume"
+    command = f"supervisor retry {letter.entity_id}" if live else "supervisor run PLAN.yaml --resume"
     return command + state_dir_words(state_dir)
 
 

@@ -1,4 +1,4 @@
-"""Commands about tasks: ``approve``, ``reject`` and ``task``; sent over the control socket, each reply printed.
+"""Commands about tasks: ``approve``, ``reject``, ``retry`` and ``task``; sent over the control socket.
 
 A refused task does not stop the others: each task has a reply of its own. The exit status is that of the worst reply.
 """
@@ -28,7 +28,7 @@ from supervisor.policies.redaction import printable
 _DONE: Final[Mapping[str, str]] = {
     "approve": "approved",
     "reject": "rejected",
-    "reset": "reset",
+    "retry": "is tried again",
     "requeue": "taken from its session",
     "unclaim": "taken from its session",
     "cancel": "cancelled",
@@ -77,7 +77,17 @@ def reject(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
     return _send_command("reject", tasks, all_planned=all_planned, **how)
 
 
-@click.group(epilog=examples("supervisor task reset fix", "supervisor task cancel fix docs"))
+@click.command(epilog=examples("supervisor retry fix", "supervisor retry r1#fix --reason 'the server is up again'"))
+@_tasks
+@_reason
+@_common_options
+def retry(tasks: tuple[str, ...], **how: Any) -> int:
+    """A task that was given up, as long as its run lasts, has all its attempts again. A task that waits for its next
+    attempt is tried at once. What was cancelled stays so: a run that resumes the run does it again."""
+    return _send_command("retry", tasks, **how)
+
+
+@click.group(epilog=examples("supervisor task requeue fix", "supervisor task cancel fix docs"))
 def task() -> None:
     pass
 
@@ -92,7 +102,6 @@ def _command(verb: str, words: str) -> Callable[..., Any]:
     return task.command(verb, help=words, epilog=examples(f"supervisor task {verb} fix"))(command)
 
 
-_command("reset", "Retry tasks at once that wait for their next try, or were given up; those count attempts from 0.")
 _command("requeue", "Take tasks in progress from their sessions, and let other sessions take them.")
 _command("unclaim", "Take tasks that were claimed but not begun from their sessions.")
 _command("cancel", "Cancel tasks for good.")

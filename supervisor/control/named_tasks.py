@@ -57,7 +57,9 @@ async def find_run(plans: Sequence[WorkControl], run: str) -> WorkControl:
     for work in sorted(plans, key=lambda work: not work.run_id):
         if await work.begun() == run:
             return work
-    raise UnknownTask(f"run {run!r} does not go on here; running: {', '.join(one.run_id for one in plans)}")
+    running = ", ".join(one.run_id for one in plans)
+    fix = "what a run that has ended left undone is done by a run that resumes it (--resume)"
+    raise UnknownTask(f"run {run!r} does not go on here, only {running}; {fix}")
 
 
 def find_session(registry: SessionRegistry, text: str) -> str:

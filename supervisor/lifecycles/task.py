@@ -472,7 +472,7 @@ HELD = (
     "a step that something outside of the work prevents is made again (rule 48); the specification knows no such wait"
 )
 IN_MERGE = "an end on purpose counts while the work is merged (rule 51); the specification only closes or rejects it"
-RESET = "a person's reset starts afresh; the specification resets the run and has no way back for its task"
+RETRIED = "a person's retry starts afresh; the specification resets the run and has no way back for its task"
 APPROVAL = (
     "approval gate: the specification sets this state past its table; here it is entered and left through the machine"
 )
@@ -575,7 +575,7 @@ TASK: Machine[Task, TaskData] = Machine(
             trigger="Janitor verification rejected the result",
         ),
         rule(Cancelled, T.DONE, T.CANCELLED, do=[keep_end], extension=IN_MERGE),
-        rule(Reopened, T.FAILED, T.OPEN, do=[forget_retries, release], extension=RESET),
+        rule(Reopened, T.FAILED, T.OPEN, do=[forget_retries, release], extension=RETRIED),
         rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
         rule(

@@ -41,7 +41,7 @@ class Verb(StrEnum):
 
     APPROVE = "approve"
     REJECT = "reject"
-    RESET = "reset"
+    RETRY = "retry"
     REQUEUE = "requeue"
     UNCLAIM = "unclaim"
     CANCEL = "cancel"

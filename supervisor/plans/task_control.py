@@ -70,8 +70,9 @@ class WorkControl(Protocol):
         """Cancel a planned task, or reject the result of a task."""
         ...
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        """Close the circuit of a task's run and set its attempts to 0, so that the task is tried again."""
+    async def retry(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        """Try a task again that was given up, with all its attempts; or try a task at once that waits for its next
+        attempt. A cancelled task stays cancelled."""
         ...
 
     async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:

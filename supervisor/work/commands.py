@@ -28,7 +28,7 @@ REFUSED: Final = "CommandRefused"
 EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
     Verb.APPROVE: frozenset({"approved", "approval_granted", "approval_denied"}),
     Verb.REJECT: frozenset({"rejected", "approval_denied"}),
-    Verb.RESET: frozenset({"reopened", "manual_reset"}),
+    Verb.RETRY: frozenset({"reopened", "manual_reset"}),
     Verb.REQUEUE: frozenset({"requeued"}),
     Verb.UNCLAIM: frozenset({"unclaimed"}),
     Verb.CANCEL: frozenset({"cancelled"}),

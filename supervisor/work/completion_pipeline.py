@@ -373,7 +373,7 @@ class CompletionPipeline:
             await plan_run.workstream.record_failed(execution, error, plan_run.results)
         # The slot is free just before the result: no other task that ends because of this failure is given the slot.
         await plan_run.give_back(execution)
-        if not is_critical:  # with the result: who sees that the task has failed for good can reset it
+        if not is_critical:  # with the result: who sees that the task has failed for good can retry it
             _note_dead_letter(execution, error)
         plan_run.settle(execution, "failed", error)
 

@@ -421,11 +421,12 @@ class PlanHandle:
         """Take a task that was claimed but not begun from its session."""
         return await self.runner.commands.unclaim(task, by=by, reason=reason, command_id=command_id)
 
-    async def reset(
+    async def retry(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Close the circuit of a task's run and set its attempts to 0, so that the task is tried again."""
-        return await self.runner.commands.reset(task, by=by, reason=reason, command_id=command_id)
+        """Try a task again that was given up, with all its attempts; or try a task at once that waits for its next
+        attempt. A cancelled task stays cancelled."""
+        return await self.runner.commands.retry(task, by=by, reason=reason, command_id=command_id)
 
     async def split(
         self,

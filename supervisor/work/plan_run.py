@@ -20,7 +20,7 @@ What is done for a task follows from its states (``work.task_entity``), so whoev
 nothing else. Every record is made without an await after its decision, so that no lock is needed.
 
 Invariants: a task has at most one claim; a task is claimable exactly while it waits for a worker (``look``); a task is
-settled once (``result``), unless an operator resets the task; no work is begun when ``running`` is false.
+settled once (``result``), unless an operator has the task tried again; no work is begun when ``running`` is false.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from actors.one_shot_event import first_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.task import TASK, Task, TaskEnd
+from supervisor.lifecycles.task import TASK, Task, TaskEnd, task_end
 from supervisor.lifecycles.task_run import RUN, TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
@@ -90,7 +90,7 @@ class TaskCommands:
         for row in self._sup.recovered_work.rows.values():
             if row.kind == Kind.RUN:
                 runs.setdefault(row.parent_id or "", []).append(row.id)
-        for entity_id in left.values():  # resets are in the logs of runs, also of those that are over
+        for entity_id in left.values():  # retries are in the logs of runs, also of those that are over
             self._commands.fold(await self._records([entity_id, *runs.get(entity_id, [])]))
         self._scheduler = scheduler
         self._begun.set()
@@ -148,8 +148,8 @@ class TaskCommands:
     async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REJECT, self._reject, task, by, reason, command_id)
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        return await self._give(Verb.RESET, self._reset, task, by, reason, command_id)
+    async def retry(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        return await self._give(Verb.RETRY, self._retry, task, by, reason, command_id)
 
     async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REQUEUE, self._requeue, task, by, reason, command_id)
@@ -299,7 +299,7 @@ class TaskCommands:
         return CommandEffect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
-    async def _reset(self, request: CommandRequest) -> CommandEffect:
+    async def _retry(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
         # A task that has just failed is claimed again by itself, or settled, when it is put away.
         while execution.state is Task.FAILED and (running := execution.entity.running) is not None:
@@ -308,10 +308,12 @@ class TaskCommands:
         if execution.state is Task.FAILED:
             return await self._reopen(request)
         if execution.state is Task.CANCELLED:
-            raise Refused(f"task {execution.name!r} is CANCELLED, and about to end; it is not tried again")
+            end = task_end(execution.state.value, execution.data.ended_as)
+            fix = f"a run that resumes {self.run_id} does what was cancelled (--resume)"
+            raise Refused(f"task {execution.name!r} has ended on purpose ({end}), and stays so in this run; {fix}")
         if not execution.knows_run:
             raise Refused(
-                f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to reset"
+                f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to retry"
             )
         waits = execution.is_delayed or execution.job is Job.RETRYING  # a blocked task waits for no delay
         if execution.run in (TaskRun.RETRYING, TaskRun.PENDING) and waits:
@@ -319,7 +321,7 @@ class TaskCommands:
             self.scheduler.try_now(execution)
             return CommandEffect(execution.run.value)
         if task_run.ManualReset not in RUN.allowed(execution.run):
-            raise Refused(f"task {execution.name!r} needs no reset: its run is {execution.run.value}, not given up")
+            raise Refused(f"task {execution.name!r} needs no retry: its run is {execution.run.value}, not given up")
         request.begin()
         self.scheduler.try_now(execution, task_run.ManualReset(by=request.by))
         return CommandEffect(TaskRun.PENDING.value)
@@ -330,7 +332,7 @@ class TaskCommands:
         if execution.result is None or plan_run.workstream.state in WORKSTREAM.terminal:
             raise Refused(f"task {execution.name!r} has failed with its workstream, or is about to be tried again")
         request.begin()
-        reopened = task.Reopened(by=request.by, reason=request.words("reset"))
+        reopened = task.Reopened(by=request.by, reason=request.words("retried"))
         plan_run.unsettle(execution)
         plan_run.backlog.reopen(execution.id)
         if execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN:

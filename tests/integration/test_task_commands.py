@@ -271,45 +271,45 @@ async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
-# ------------------------------------------------------------------------------------------------------------- reset
-async def test_a_reset_retries_a_failed_task(tmp_path: Path, gate: Gate) -> None:
-    """A reset of a failed task closes the circuit of its task run and clears the count of attempts; the task is tried
+# ------------------------------------------------------------------------------------------------------------- retry
+async def test_a_failed_task_is_retried(tmp_path: Path, gate: Gate) -> None:
+    """A retry of a failed task closes the circuit of its task run and clears the count of attempts; the task is tried
     again and completes."""
     async with running_plan(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
         await plan.until("DeadLettered", "r1#a", outcome="fact")
         (tmp_path / "done").touch()
-        assert (await plan.commands.reset("a", by=ME, reason="mended")).state == "OPEN"
+        assert (await plan.commands.retry("a", by=ME, reason="mended")).state == "OPEN"
         await plan.until("closed", "r1#a")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     assert plan.path("a")[2:5] == ["IN_PROGRESS", "FAILED", "OPEN"]
-    (reset,) = plan.run.transitions("manual_reset", "r1#a:run")
-    assert reset.metadata["by"] == ME
+    (given,) = plan.run.transitions("manual_reset", "r1#a:run")
+    assert given.metadata["by"] == ME
 
 
-async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) -> None:
-    """A task whose circuit is reset during the cool-down is tried again at once, as a normal attempt instead of a
+async def test_a_circuit_that_cools_down_is_retried(tmp_path: Path, gate: Gate) -> None:
+    """A task that is retried during the cool-down is tried again at once, as a normal attempt instead of a
     probe."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     tasks = (task("a", **SILENT), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("execution_failed", "r1#a:job")
         (tmp_path / "done").touch()
-        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.retry("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
 @pytest.mark.parametrize(("attempts", "state"), [(2, "RETRYING"), (1, "PENDING")])
-async def test_a_reset_ends_the_wait_for_the_next_try(tmp_path: Path, gate: Gate, attempts: int, state: str) -> None:
+async def test_a_retry_ends_the_wait_for_the_next_try(tmp_path: Path, gate: Gate, attempts: int, state: str) -> None:
     """A task that waits for its next attempt, or for its next claim by another agent, is tried at once when it is
-    reset."""
+    retried."""
     lifecycle = {"max_attempts": attempts, "base_retry_delay": 3600, "max_retry_delay": 3600}
     tasks = (task("a", "test -e done", fallback_agents=["other"], max_retries=1), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await (plan.until("execution_failed", "r1#a:job") if attempts > 1 else plan.until("retried", "r1#a"))
         (tmp_path / "done").touch()
-        assert (await plan.commands.reset("a", by=ME)).state == state
+        assert (await plan.commands.retry("a", by=ME)).state == state
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
@@ -359,15 +359,15 @@ async def test_a_close_by_the_host_between_two_attempts_cancels_the_task(tmp_pat
     assert (plan.outcomes(), plan.result.tasks["a"].error) == ({"a": "aborted"}, "no longer needed")
 
 
-async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:
-    """When the supervisor is stopped after the reset of a task's circuit, the task and its task run are cancelled
+async def test_a_stopping_supervisor_does_not_try_a_retried_task(tmp_path: Path) -> None:
+    """When the supervisor is stopped after the retry of a task, the task and its task run are cancelled
     without a retry."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     async with running_plan(
         tmp_path, plan_of(task("a", **SILENT), lifecycle=lifecycle, limits=quick_settings().limits)
     ) as plan:
         await plan.until("execution_timed_out", "r1#a:run")
-        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.retry("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
     assert plan.outcomes() == {"a": "aborted"}
     assert plan.run.row("r1#a:run").state == "CANCELLED"
@@ -378,29 +378,29 @@ OFTEN: dict[str, Any] = {
     "max_attempts": 3,
     "circuit_breaker": {"max_error_repeats": 1, "cooldown_period": 3600},
 }
-"""Task settings with which the circuit opens at the second failure. After a reset the task run may fail as often again;
-its job may not."""
+"""Task settings with which the circuit opens at the second failure. After a retry by a person the task run may fail as
+often again; its job may not."""
 
 
-async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Gate) -> None:
-    """A failed attempt after a reset is repeated after the retry delay of the task run, not after the circuit's
-    cool-down, though the job has no retry left."""
+async def test_a_retried_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Gate) -> None:
+    """A failed attempt after a person's retry is repeated after the retry delay of the task run, not after the
+    circuit's cool-down, though the job has no retry left."""
     tries = "echo >> tries; case $(wc -l < tries) in 4) ;; 3) exit 1 ;; *) exec sleep 60 ;; esac"
     tasks = (task("a", tries, timeout_s=0.3), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick_settings().limits)) as plan:
         await plan.until("execution_timed_out", "r1#a:run", number=2)
-        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.retry("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
-async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Gate) -> None:
-    """A stop during the retry delay of a task run that was reset ends the wait, and the task, as aborted."""
+async def test_a_stop_ends_the_wait_of_a_retried_task_run(tmp_path: Path, gate: Gate) -> None:
+    """A stop during the retry delay of a task run that a person has retried ends the wait, and the task, as aborted."""
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "r1#a:run", number=2)
-        await plan.commands.reset("a", by=ME)
+        await plan.commands.retry("a", by=ME)
         await plan.until("retry_decided", "r1#a:run", number=3)
         await anyio.wait_all_tasks_blocked()  # it waits
         await plan.run.sup.stop()
@@ -422,12 +422,12 @@ async def test_task_run_and_job_are_inspected(tmp_path: Path, gate: Gate) -> Non
     ]
 
 
-async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
-    """A reset of a task whose task run is in progress is refused with the state of the run."""
+async def test_a_started_task_is_not_retried(tmp_path: Path, gate: Gate) -> None:
+    """A retry of a task whose task run is in progress is refused with the state of the run."""
     async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "r1#a")
-        with pytest.raises(Refused, match="needs no reset: its run is IN_PROGRESS"):
-            await plan.commands.reset("a", by=ME)
+        with pytest.raises(Refused, match="needs no retry: its run is IN_PROGRESS"):
+            await plan.commands.retry("a", by=ME)
         await gate("one")
 
 
@@ -694,13 +694,13 @@ async def test_an_approval_is_given_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert result.tasks["a"].outcome == "aborted"
 
 
-async def test_a_reset_after_the_last_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset after the last task has ended, while the workstream is exported, is refused."""
+async def test_a_retry_after_the_last_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry after the last task has ended, while the workstream is exported, is refused."""
     said: list[str] = []
 
     async def concluding(plan_run: PlanRun) -> None:
         try:
-            await plan.commands.reset("a", by=ME)
+            await plan.commands.retry("a", by=ME)
         except Refused as refusal:
             said.append(str(refusal))
 

@@ -125,7 +125,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "approve": _steer("approve"),
     "reject": _steer("reject"),
     "cancel": _steer("cancel"),
-    "reset": _steer("reset"),
+    "retry": _steer("retry"),
     "requeue": _steer("requeue"),
     "unclaim": _steer("unclaim"),
     "block": _steer("block", on=["a key"]),

@@ -154,10 +154,10 @@ class OperatorBot:
             ("host.unclaims", ("CLAIMED",), Verb.UNCLAIM),
             ("host.blocks", ("CLAIMED", "IN_PROGRESS"), Verb.BLOCK),
             ("host.splits", ("OPEN", "CLAIMED", "IN_PROGRESS"), Verb.SPLIT),
-            ("host.resets", (), Verb.RESET),
+            ("host.retries", (), Verb.RETRY),
         ):
             candidates = [name for state in states for name in self._tasks_in(state)]
-            if act is Verb.RESET:
+            if act is Verb.RETRY:
                 candidates = self._board.cooling(self._names)
             if candidates and self._faults.strikes(kind, place):
                 await self.command(act, random.choice(sorted(candidates), "whom", kind), random, place)
@@ -232,7 +232,7 @@ UNHELD: Final = _StateTrigger(
 )
 """Trigger for a task run that is about to be probed while the supervisor stops and begins no more work."""
 RARE: Final = (
-    _StateTrigger("run", TaskRun.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
+    _StateTrigger("run", TaskRun.CIRCUIT_OPEN.value, ("retry", "close", "cancel")),
     UNHELD,
     UNHELD,
     UNHELD,

@@ -66,8 +66,8 @@ class Work:
     async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.REJECT, task, by, reason, command_id)
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        return self._answer(Verb.RESET, task, by, reason, command_id)
+    async def retry(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        return self._answer(Verb.RETRY, task, by, reason, command_id)
 
     async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.REQUEUE, task, by, reason, command_id)
@@ -162,7 +162,7 @@ def cli(
     [
         (("approve", "a"), "approve", "a: approved, now OPEN"),
         (("reject", "a", "--reason", "no tests"), "reject", "a: rejected, now OPEN"),
-        (("task", "reset", "a"), "reset", "a: reset, now OPEN"),
+        (("retry", "a"), "retry", "a: is tried again, now OPEN"),
         (("task", "requeue", "a"), "requeue", "a: taken from its session, now OPEN"),
         (("task", "unclaim", "a"), "unclaim", "a: taken from its session, now OPEN"),
         (("task", "cancel", "a"), "cancel", "a: cancelled, now OPEN"),
@@ -339,7 +339,7 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
     ("fields", "words"),
     [
         ({"verb": "approve"}, "tasks: none is named; give at least one task id"),
-        ({"verb": "dance", "tasks": ["a"]}, "verb: 'dance' is not valid; give one of approve, reject, reset"),
+        ({"verb": "dance", "tasks": ["a"]}, "verb: 'dance' is not valid; give one of approve, reject, retry"),
         ({"verb": "split", "tasks": ["a"]}, "verb: split needs subtasks; give them with do: split"),
         ({"verb": "block", "tasks": ["a"]}, "on: names what a task waits for; give it with block"),
         ({"verb": "cancel", "all_planned": True}, "can be approved or rejected, not cancel"),
