@@ -134,7 +134,7 @@ _COMMANDS: Final = (
     ("stop", "sessions:stop", "Stop the supervisor in order."),
     ("stub-model", "stub_model:command", "Serve a scripted model on loopback, for agents under test."),
     ("submit", "submit:submit_command", "Give a plan to the daemon, and print the id of its run."),
-    ("task", "tasks:task", "Requeue, unclaim, cancel, block or split tasks."),
+    ("task", "tasks:task", "Add, requeue, unclaim, cancel, block or split tasks."),
     ("tree", "query:tree_command", "Show the sessions as a tree, with their open tool calls."),
     ("validate", "validate:validate", "Check a transition log, or a journal."),
     ("wait", "wait:wait_command", "Wait until a task, a session or the run has ended."),

@@ -17,10 +17,10 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import near_tasks, with_run
 from supervisor.cli.options import PATH, TASK, examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
-from supervisor.cli.sessions import operator
+from supervisor.cli.sessions import operator, send_request
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput, advised
-from supervisor.control.requests import Split, Steer
+from supervisor.control.requests import AddTasks, Split, Steer
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind, Verb
 from supervisor.policies.redaction import printable
@@ -120,6 +120,32 @@ def block(tasks: tuple[str, ...], **how: Any) -> int:
     anything else continues with `supervisor task unblock`.
     """
     return _send_command("block", tasks, **how)
+
+
+@task.command(
+    "add",
+    epilog=examples("supervisor task add --run r7 --from more.yaml", "supervisor task add --command-id nightly-17"),
+)
+@click.option("--from", "file", type=PATH, metavar="FILE", help="File with the tasks; by default standard input.")
+@_reason
+@_common_options
+def add(file: Path | None, run: str | None, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> None:
+    """Add tasks to a run that goes on.
+
+    The tasks are a list in YAML, with the keys of a plan's tasks; they use the agents of the run's plan. --run may be
+    left out where only one run goes on. Prints the ids of the tasks.
+    """
+    source, text = _read(file)
+    actor = operator() if by is None else f"operator:{by}"
+    request = AddTasks(run=run or "", tasks=text, source=source, by=actor, **how)
+    answer = send_request(state_dir, request)["added"]
+    if as_json:
+        say(json_text(answer))
+        return
+    for one in answer["subtasks"]:
+        say(printable(one))
+    if answer["repeated"]:
+        warn("this command was given before, nothing was done now")
 
 
 @task.command("split", epilog=examples("supervisor task split fix --from parts.yaml"))

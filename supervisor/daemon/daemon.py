@@ -122,8 +122,19 @@ class Daemon:
         if stored is None:  # of a supervisor that was no daemon, or its file is lost
             stored = await self._recorded(run, {}, str(self._workdir))
         plan, token = recalled_plan(stored.plan, _no_function), self._tokens.get(run, "")
+        if not is_recorded:
+            plan = await self._with_added(run, plan, stored)
         await self._begin(plan, stored, None, run, is_recorded=is_recorded, token=token)
         _log.warning("an interrupted run goes on", run=run)
+
+    async def _with_added(self, run: str, plan: Plan, stored: StoredPlan) -> Plan:
+        """Return *plan* with the tasks that were added to *run* after its submission: only the journal has them."""
+        recorded = await read_plan(self._core.journal, run)
+        known = {one.id for one in plan.tasks}
+        added = [one for one in recorded["tasks"] if one["id"] not in known] if recorded is not None else []
+        if not added:
+            return plan
+        return recalled_plan({**stored.plan, "tasks": [*stored.plan["tasks"], *added]}, _no_function)
 
     # ------------------------------------------------------------------ plans
     async def submit(self, request: PlanRequest) -> SubmittedPlan:

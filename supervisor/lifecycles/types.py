@@ -37,7 +37,7 @@ class AbortScope(StrEnum):
 
 
 class Verb(StrEnum):
-    """Command about a task of a running plan, as typed and recorded."""
+    """Command about a task of a running plan, or with ``add`` about its run, as typed and recorded."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -48,6 +48,7 @@ class Verb(StrEnum):
     SPLIT = "split"
     BLOCK = "block"
     UNBLOCK = "unblock"
+    ADD = "add"
 
 
 class CancelMode(StrEnum):

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a command: the task, the task's state afterwards, and the record of the command.
+    """Result of a command: the task, the task's state afterwards, and the record of the command. Of an addition of
+    tasks, the entity is the run.
 
-    *subtasks* are the parts of a split. *repeated*: a command with this id was given before, and this one did nothing.
+    *subtasks* are the ids of the parts of a split, or of the tasks that were added. *repeated*: a command with this id
+    was given before, and this one did nothing.
     """
 
     verb: Verb
@@ -104,6 +106,12 @@ class WorkControl(Protocol):
     ) -> CommandResult:
         """Take a task from its session until *on* is met: other tasks of the plan, or conditions that a person
         knows."""
+        ...
+
+    async def add_tasks(
+        self, tasks: Sequence[TaskConfig], *, by: str, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        """Add *tasks* to the run, beside those that it has; they name agents of its plan."""
         ...
 
     async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:

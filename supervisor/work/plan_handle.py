@@ -453,20 +453,29 @@ class PlanHandle:
         """Release a blocked task: the condition that the task waited for is met."""
         return await self.runner.commands.unblock(task, by=by, reason=reason, command_id=command_id)
 
-    async def add(self, plan: Plan) -> list[str]:
-        """Run the tasks of *plan* that are new, beside the running tasks. Return the ids of the new tasks.
+    async def add(
+        self, plan: Plan, *, by: str = HOST, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        """Run the tasks of *plan* that are new, beside the tasks of the run; ``subtasks`` of the result are their ids.
+        *plan* may have other agents and workers, which new tasks use; a task that *plan* leaves out goes on.
 
         Raises:
             BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or every task has ended.
-            Refused: the run ended before it had begun.
+            Refused: the run has ended, or takes no more tasks since a critical task has failed.
         """
         check_type("plan", plan, Plan, "a file by load_plan(path)")
-        await any_of(self.runner.begun, self.ended)
-        if not self.runner.begun.is_set():
-            raise Refused(f"the run {self._name} ended before it had begun")
-        added = self.runner.check(plan)
-        self.runner.add(plan)
-        return added
+        return await self.runner.commands.add_plan(plan, by=by, reason=reason, command_id=command_id)
+
+    async def add_tasks(
+        self, tasks: Sequence[TaskConfig], *, by: str = HOST, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        """Run *tasks* beside the tasks of the run, with agents of its plan; ``subtasks`` of the result are their ids.
+
+        Raises:
+            BadPlan: a task is invalid in this plan, or its id is or was used in the run.
+            Refused: the run has ended, or takes no more tasks since a critical task has failed.
+        """
+        return await self.runner.commands.add_tasks(tasks, by=by, reason=reason, command_id=command_id)
 
 
 def _cause_of(error: Exception) -> Exception:

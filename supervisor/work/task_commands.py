@@ -21,7 +21,10 @@ from supervisor.lifecycles.task import TASK, Task, TaskEnd, task_end
 from supervisor.lifecycles.task_run import RUN, TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
-from supervisor.plans.splitting import plain_subtasks, with_subtasks
+from supervisor.plans.plan import Plan
+from supervisor.plans.recorded import request_digest
+from supervisor.plans.source import BadPlan
+from supervisor.plans.splitting import plain_subtasks, with_subtasks, with_tasks
 from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.argument_checks import check_items, check_type, check_types
@@ -73,10 +76,11 @@ CommandStep = Callable[[CommandRequest], Awaitable[CommandEffect]]
 
 
 class TaskCommands:
-    """Carries out commands about the tasks of a plan that runs on *sup*."""
+    """Carries out commands about the tasks of a plan that runs on *sup*. *add* opens the tasks of a plan that are new,
+    and returns their ids."""
 
-    def __init__(self, sup: SupervisorCore) -> None:
-        self._sup = sup
+    def __init__(self, sup: SupervisorCore, add: Callable[[Plan, Cause], tuple[str, ...]]) -> None:
+        self._sup, self._add = sup, add
         self._commands = CommandLog(self._note)
         self._begun = anyio.Event()
         self._scheduler: TaskScheduler | None = None
@@ -92,6 +96,8 @@ class TaskCommands:
                 runs.setdefault(row.parent_id or "", []).append(row.id)
         for entity_id in left.values():  # retries are in the logs of runs, also of those that are over
             self._commands.fold(await self._records([entity_id, *runs.get(entity_id, [])]))
+        if left:
+            self._commands.fold(await self._records([scheduler.plan_run.workstream.id]))
         self._scheduler = scheduler
         self._begun.set()
 
@@ -194,6 +200,53 @@ class TaskCommands:
 
     async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.UNBLOCK, self._unblock, task, by, reason, command_id)
+
+    async def add_tasks(
+        self, tasks: Sequence[TaskConfig], *, by: str, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        check_items("tasks", tasks, TaskConfig)
+        given = digest_of([one.model_dump(mode="json") for one in tasks])
+
+        def grown() -> Plan:
+            plan, known = self.scheduler.plan_run.plan, self.scheduler.plan_run.executions
+            for number, one in enumerate(tasks):
+                if one.id in known:
+                    raise BadPlan(f"tasks[{number}].id: {one.id!r} is or was a task of run {self.run_id}; use another")
+            whole = with_tasks(plan, tasks)  # a new task may depend on what another one was split into
+            tops = (one.task for one in known.values() if one.parent is None)
+            return whole.model_copy(update={"tasks": (*tops, *tasks)})
+
+        return await self._grow(grown, by, reason, command_id, given)
+
+    async def add_plan(self, plan: Plan, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        """Add the tasks of *plan* that are new to the run, and use its agents and workers. Tasks that *plan* leaves out
+        go on.
+
+        Raises:
+            BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or every task has ended.
+        """
+        return await self._grow(lambda: plan, by, reason, command_id, request_digest(plan, None))
+
+    async def _grow(
+        self, grown: Callable[[], Plan], by: str, reason: str, command_id: str | None, given: str
+    ) -> CommandResult:
+        """Add the tasks of the plan *grown* that are new; the command is recorded of the workstream."""
+        check_type("by", by, str)
+        check_type("reason", reason, str)
+        check_types(str, command_id=command_id)
+        await self._wait_begun()
+        run, by = self.run_id, encodable(by)
+        command = Command(verb=Verb.ADD, entity_id=run, by=by, reason=reason, id=command_id, given=given)
+
+        async def take(cause: Cause) -> CommandEffect:
+            plan_run = self.scheduler.plan_run
+            if not plan_run.running:
+                raise Refused(f"run {run} has ended; submit the tasks as a plan of their own")
+            ids = self._add(grown(), cause)
+            await self._sup.journal_writer.flush()
+            return CommandEffect(plan_run.workstream.state.value, ids)
+
+        return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"add to {run}")
 
     async def _give(
         self, verb: Verb, do: CommandStep, name: str, by: str, reason: str, command_id: str | None, given: str = ""

@@ -113,6 +113,36 @@ def test_the_agents_of_two_plans_with_one_name(place: Place) -> None:
     assert [(place.path / name).read_text() for name in ("a", "b")] == ["a\n", "b\n"]
 
 
+def test_tasks_are_added_to_a_run(place: Place) -> None:
+    """`task add` adds tasks to the run that --run names, which may be left out only where one goes on. After a kill the
+    next daemon knows them, and the id of the command."""
+    daemon = place.serve()
+    place.write("held.yaml", HELD)
+    run, other = place.submit("held.yaml"), place.submit("held.yaml", "--run-name", "other")
+    place.write("more.yaml", "- {id: more, agent: w, prompt: 'echo more >> done', depends_on: [after]}")
+    assert "run: missing, and several runs go on; name one of r1, r2" in place.fails(
+        "task", "add", "--from", "more.yaml"
+    )
+    place.write("bad.yaml", "[{id: x, agent: nobody, prompt: hi}]")
+    bad = place.fails("task", "add", "--run", run, "--from", "bad.yaml")
+    assert "tasks[0].agent: 'nobody' is not an agent of this plan" in bad
+    assert "run 'r9' does not go on here" in place.fails("task", "add", "--run", "r9", "--from", "more.yaml")
+    assert place.run("cancel", other).status == 0
+    add = ("task", "add", "--from", "more.yaml", "--command-id", "k1")
+    assert place.run(*add).out == f"{run}#more\n"
+    daemon.process.kill()
+    daemon.wait()
+    place.serve()
+    again = place.run(*add)
+    assert (again.out, again.err) == (
+        f"{run}#more\n",
+        "supervisor: this command was given before, nothing was done now\n",
+    )
+    place.write("go", "")
+    assert place.run("wait", run).status == 0
+    assert (place.path / "done").read_text().split() == ["held", "after", "more"]
+
+
 def test_a_key_names_one_run(place: Place) -> None:
     """A second submission with a key returns the run of the first, also after a restart; another plan is refused."""
     daemon = place.serve()

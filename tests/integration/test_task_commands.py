@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.abc
 import anyio.to_thread
+import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
@@ -25,7 +26,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, HeldBy
-from supervisor.plans import AgentConfig, Plan, TaskConfig
+from supervisor.plans import AgentConfig, BadPlan, Plan, TaskConfig
 from supervisor.plans.task_control import CommandResult
 from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentProfile
@@ -269,6 +270,41 @@ async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -
             await plan.commands.unclaim("a", by=ME)
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
+# --------------------------------------------------------------------------------------------------------------- add
+async def test_tasks_are_added_once_and_by_somebody(tmp_path: Path, gate: Gate) -> None:
+    """Tasks that are added run beside the others, and may depend on them. The journal has who added them, as the cause
+    of their births. A second command with the same id adds nothing; with other tasks it is refused."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
+        await plan.until("started", "r1#a")
+        await plan.commands.split("a", [task("part")], by=ME)
+        more = [task("b", "true", "part"), task("c", "true", "b")]
+        added = await plan.commands.add_tasks(more, by=ME, reason="found meanwhile", command_id="k")
+        again = await plan.commands.add_tasks(more, by=ME, command_id="k")
+        assert (added.entity_id, added.state, added.subtasks) == ("r1", "executing", ("r1#b", "r1#c"))
+        assert again == msgspec.structs.replace(added, repeated=True)
+        with pytest.raises(ValueError, match="was given to add r1 with other tasks by operator:me"):
+            await plan.commands.add_tasks([task("d")], by=ME, command_id="k")
+        await gate("one")
+    assert plan.outcomes() == dict.fromkeys(("a", "part", "b", "c"), "completed")
+    (fact,) = [one for one in plan.run.events() if one.event == "Commanded" and one.entity_id == "r1"]
+    (birth,) = [one for one in plan.run.events() if one.outcome == "born" and one.entity_id == "r1#b"]
+    assert (fact.actor, fact.reason, birth.cause_id) == (ME, "found meanwhile", fact.seq)
+
+
+async def test_tasks_that_do_not_fit_are_not_added(tmp_path: Path, gate: Gate) -> None:
+    """A task with an unknown agent or a used id is refused, with its place in what was given; nothing is added."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
+        with pytest.raises(BadPlan, match=r"^tasks\[1\]\.agent: 'nobody' is not an agent of this plan; the agents are"):
+            await plan.commands.add_tasks([task("b"), task("c", agent="nobody")], by=ME)
+        with pytest.raises(BadPlan, match=r"tasks\[0\]\.id: 'a' is or was a task of run r1; use another"):
+            await plan.commands.add_tasks([task("a")], by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed"}
+    assert [one.event for one in plan.run.events() if one.event.startswith("Command")] == [
+        "Commanded", "CommandRefused", "Commanded", "CommandRefused"
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------- retry

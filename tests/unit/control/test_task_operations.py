@@ -340,7 +340,8 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
     [
         ({"verb": "approve"}, "tasks: none is named; give at least one task id"),
         ({"verb": "dance", "tasks": ["a"]}, "verb: 'dance' is not valid; give one of approve, reject, retry"),
-        ({"verb": "split", "tasks": ["a"]}, "verb: split needs subtasks; give them with do: split"),
+        ({"verb": "split", "tasks": ["a"]}, "verb: split needs new tasks; give them with do: split"),
+        ({"verb": "add", "tasks": ["a"]}, "verb: add needs new tasks; give them with do: add_tasks"),
         ({"verb": "block", "tasks": ["a"]}, "on: names what a task waits for; give it with block"),
         ({"verb": "cancel", "all_planned": True}, "can be approved or rejected, not cancel"),
         ({"verb": "approve", "tasks": ["a"], "all_planned": True}, "these may be other tasks"),
