@@ -162,7 +162,7 @@ class Daemon:
         """
         if not os.path.isdir(request.directory):
             raise BadPlan(f"directory: no directory {request.directory!r} here; the daemon must see it, too")
-        path = Path(request.path or "plan")
+        path = Path(request.path or request.source)
         plan = load_plan(
             path,
             installed=request.installed,
@@ -283,6 +283,18 @@ class Daemon:
             handle.runner.note_reported("kept in the journal")
         if await self._core.journal_writer.durable():
             self._store.remove(self._tokens.pop(run, ""))
+
+    def run_of(self, key: str) -> str:
+        """Return the id of the run that was submitted with *key*, also to an earlier daemon; ``""`` if none."""
+        return self._core.part(Submissions).run_of(key)
+
+    async def has_ended(self, run: str) -> bool:
+        """Return whether a run has ended, so that no daemon goes on with it."""
+        if run in self.open_runs:
+            return False
+        await self._core.journal_writer.durable()
+        rows = await self._core.journal.entities(ids=[run])
+        return all(row.ended for row in rows)  # no row: it is in the archive
 
     async def cancel_run(self, run: str, *, by: str, reason: str) -> bool:
         """Implement ``DaemonControl.cancel_run``."""

@@ -148,6 +148,12 @@ class Submissions:
         await handle.begun()
         return handle
 
+    def run_of(self, key: str) -> str:
+        """Return the id of the run that was submitted with *key*; ``""`` if there is none."""
+        handle = next((one for one in self.running if one.submission.key == key), None)
+        first = self._core.recovered_work.earlier.by_key.get(key)
+        return handle.run_id if handle is not None else first.workstream if first is not None else ""
+
     async def _first(self, sup: Supervisor, key: str, request: str) -> PlanHandle | None:
         """Return the handle of the run that was submitted with *key*, if one was.
 

@@ -10,8 +10,8 @@ import pytest
 
 from supervisor.lifecycles.task import TASK
 from supervisor.lifecycles.task_run import RUN
-from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.lifecycles.types import LifecycleEvent, Verb
+from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.plans.task_control import CommandResult
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
