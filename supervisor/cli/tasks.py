@@ -34,6 +34,7 @@ _DONE: Final[Mapping[str, str]] = {
     "cancel": "cancelled",
     "block": "blocked",
     "unblock": "unblocked",
+    "keep": "its agent is told to stop; what is done is checked and merged",
     "split": "split",
 }
 _SUBTASKS_BYTES_MAX: Final = 512 * 1024
@@ -85,6 +86,11 @@ def retry(tasks: tuple[str, ...], **how: Any) -> int:
     """A task that was given up, as long as its run lasts, has all its attempts again. A task that waits for its next
     attempt is tried at once. What was cancelled stays so: a run that resumes the run does it again."""
     return _send_command("retry", tasks, **how)
+
+
+def keep_task(task: str, state_dir: Path, *, as_json: bool) -> int:
+    """Send the command ``keep`` about one task, print the reply, and return the exit status."""
+    return _send(Steer, verb=Verb.KEEP, tasks=(task,), state_dir=state_dir, as_json=as_json, by=None)
 
 
 @click.group(epilog=examples("supervisor task requeue fix", "supervisor task cancel fix docs"))

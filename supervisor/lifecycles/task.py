@@ -99,7 +99,8 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     its result (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of
     the failed claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the
     next claim begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step
-    of the task, such as its merge, and that is charged to nobody (rule 48).
+    of the task, such as its merge, and that is charged to nobody (rule 48). ``kept_by`` is the person who has ended the
+    work of the present claim, and wants its result as it is (rule 51a): no other claim follows by itself.
     """
 
     max_retries: int = 3
@@ -127,6 +128,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ended_as: str = ""
     conflict: str = ""
     held_by: HeldBy | None = None
+    kept_by: str = ""
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -189,6 +191,13 @@ class Failed(TaskEvent, frozen=True, kw_only=True):
     findings: str = ""
     transition_reason: TransitionReason | None = None
     abort_reason: AbortReason | None = None
+
+
+class Kept(TaskEvent, frozen=True, kw_only=True):
+    """Event: the person *by* ends the work of the agent, whose result is checked and merged as it is."""
+
+    spelled = "kept"
+    by: str
 
 
 class Blocked(TaskEvent, frozen=True, kw_only=True):
@@ -385,7 +394,7 @@ def unapproved(data: TaskData, event: Event) -> bool:
 
 
 def hold(data: TaskData, event: Claimed) -> Out:
-    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged="", delay_s=0.0), ()
+    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged="", delay_s=0.0, kept_by=""), ()
 
 
 def release(data: TaskData, event: Event) -> Out:
@@ -401,7 +410,11 @@ def count_retry(data: TaskData, event: Retried) -> Out:
 
 
 def forget_retries(data: TaskData, event: Event) -> Out:
-    return replace(data, retries=0), ()
+    return replace(data, retries=0, kept_by=""), ()
+
+
+def keep_work(data: TaskData, event: Kept) -> Out:
+    return replace(data, kept_by=event.by), ()
 
 
 def keep_result(data: TaskData, event: Completed) -> Out:
@@ -468,6 +481,7 @@ def wait_for_nothing(data: TaskData, event: Event) -> Out:
     return replace(data, waiting_for=()), ()
 
 
+KEPT = "a person may end the work of an agent and keep its result (rule 51a); the specification only cancels"
 HELD = (
     "a step that something outside of the work prevents is made again (rule 48); the specification knows no such wait"
 )
@@ -520,6 +534,7 @@ TASK: Machine[Task, TaskData] = Machine(
         ),
         rule(Blocked, T.CLAIMED, T.BLOCKED, do=[wait_for_others], trigger="Dependency discovered after claim"),
         rule(Completed, T.IN_PROGRESS, T.DONE, do=[keep_result], trigger="Agent reports successful completion"),
+        rule(Kept, T.IN_PROGRESS, T.IN_PROGRESS, do=[keep_work], extension=KEPT),
         rule(Failed, T.IN_PROGRESS, T.FAILED, do=[keep_failure, keep_findings], trigger="Agent reports failure"),
         rule(Blocked, T.IN_PROGRESS, T.BLOCKED, do=[wait_for_others], trigger="External dependency blocks progress"),
         rule(

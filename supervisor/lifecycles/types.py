@@ -48,6 +48,7 @@ class Verb(StrEnum):
     SPLIT = "split"
     BLOCK = "block"
     UNBLOCK = "unblock"
+    KEEP = "keep"
     ADD = "add"
 
 

@@ -108,6 +108,11 @@ class WorkControl(Protocol):
         knows."""
         ...
 
+    async def keep(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        """End the work of the agent on a task in progress, and check and merge what is done; no other attempt follows.
+        The reply comes when the agent is told to stop; the end of the task is that of its checks."""
+        ...
+
     async def add_tasks(
         self, tasks: Sequence[TaskConfig], *, by: str, reason: str = "", command_id: str | None = None
     ) -> CommandResult:

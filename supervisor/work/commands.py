@@ -36,6 +36,7 @@ EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
     Verb.SPLIT: frozenset({"split"}),
     Verb.BLOCK: frozenset({"blocked"}),
     Verb.UNBLOCK: frozenset({"unblocked"}),
+    Verb.KEEP: frozenset({"kept"}),
     Verb.ADD: frozenset({"tasks_added"}),
 }
 """The events that each command may cause. A task that was approved and cannot be merged gets the event of a denial."""

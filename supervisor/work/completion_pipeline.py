@@ -77,6 +77,9 @@ EffectEnd = Callable[[], Awaitable[None]]
 ORPHANED: Final = "the supervisor of its session ended"
 """Reason on record of a task that was lost with its supervisor."""
 
+ENDED_BY: Final = "{} has ended the work on it"
+"""Reason why there is no other attempt at a task whose work was kept."""
+
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
 """Facts of a workstream about the late merge of a task that was closed in an earlier workstream before its work was
@@ -380,6 +383,8 @@ class CompletionPipeline:
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
         """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
         data, profile = execution.data, self._sup.profile(agent, execution.id)
+        if data.kept_by:
+            return False, ENDED_BY.format(data.kept_by)
         if agent != execution.agent or not data.has_findings:
             return agent != execution.agent, ""
         # An agent whose prompt may not hold findings, since it may execute them, is claimed again without them.

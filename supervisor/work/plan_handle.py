@@ -427,6 +427,13 @@ class PlanHandle:
         """Take a task that was claimed but not begun from its session."""
         return await self.runner.commands.unclaim(task, by=by, reason=reason, command_id=command_id)
 
+    async def keep(
+        self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        """End the work of the agent on a task in progress, and check and merge what is done; no other attempt
+        follows."""
+        return await self.runner.commands.keep(task, by=by, reason=reason, command_id=command_id)
+
     async def retry(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:

@@ -47,6 +47,7 @@ _VERBS: Final[Mapping[type[task.TaskEvent], Verb]] = {
     task.Split: Verb.SPLIT,
     task.Blocked: Verb.BLOCK,
     task.Unblocked: Verb.UNBLOCK,
+    task.Kept: Verb.KEEP,
 }
 """Commands, by the event that a command sends to its task."""
 
@@ -156,6 +157,9 @@ class TaskCommands:
 
     async def retry(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.RETRY, self._retry, task, by, reason, command_id)
+
+    async def keep(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        return await self._give(Verb.KEEP, self._keep, task, by, reason, command_id)
 
     async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REQUEUE, self._requeue, task, by, reason, command_id)
@@ -416,6 +420,20 @@ class TaskCommands:
             self._refuse(execution, lead)
         request.begin()
         self.scheduler.plan_run.record(execution, lead)
+
+    async def _keep(self, request: CommandRequest) -> CommandEffect:
+        execution = request.execution
+        kept = task.Kept(by=request.by, reason=request.words("ended, and kept as it is,"))
+        if execution.state is not Task.IN_PROGRESS:
+            self._refuse(execution, kept)
+        if execution.run is not TaskRun.IN_PROGRESS or not self._sup.can_finish_turn(execution.session_id):
+            why = "no agent works on it now, or its turn answers a message"
+            raise Refused(f"task {execution.name!r} cannot be kept: {why}; ask again, or cancel it")
+        request.begin()
+        self.scheduler.plan_run.record(execution, kept)
+        await execution.recorded()
+        self._sup.finish_turn(execution.session_id, kept.reason)
+        return CommandEffect(Task.IN_PROGRESS.value)
 
     # ------------------------------------------------------------------ blocked
     async def _block(self, request: CommandRequest, on: Sequence[str]) -> CommandEffect:

@@ -307,6 +307,60 @@ async def test_tasks_that_do_not_fit_are_not_added(tmp_path: Path, gate: Gate) -
     ]  # fmt: skip
 
 
+# -------------------------------------------------------------------------------------------------------------- keep
+WORKS = "echo half > work; touch at_work; exec sleep 600"
+"""Prompt of a task whose agent has done a half, and does not end."""
+
+
+async def test_work_that_is_kept_is_checked_and_the_task_is_closed(tmp_path: Path) -> None:
+    """A task whose work is kept is closed after its acceptance tests, although its agent was interrupted and its
+    completion signal is missing. `why` of the task names the command, and who gave it."""
+    kept = task(
+        "a", WORKS, acceptance=[{"command": ["grep", "half", "work"]}], completion=[{"answer_contains": "all done"}]
+    )
+    async with running_plan(tmp_path, plan_of(kept, task("b", "true", "a"))) as plan:
+        await plan.until("started", "r1#a")
+        while not (tmp_path / "at_work").exists():
+            await checkpoint()
+        assert (await plan.commands.keep("a", by=ME, reason="good enough")).state == "IN_PROGRESS"
+        await plan.until("closed", "r1#a")
+        with pytest.raises(Refused, match="has ended"):
+            await plan.commands.keep("a", by=ME)
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+    records = plan.run.events()
+    (closed,) = [one for one in records if one.event == "closed" and one.entity_id == "r1#a"]
+    root = closed
+    while root.cause_id is not None:
+        root = next(one for one in records if one.seq == root.cause_id)
+        if root.event == "Commanded":
+            break
+    assert (root.actor, root.reason, root.metadata["command"]) == (ME, "good enough", "keep")
+
+
+async def test_kept_work_that_fails_its_checks_is_not_tried_again(tmp_path: Path) -> None:
+    """A task whose kept work fails a check has failed, though it has attempts and retries left; a person may retry."""
+    kept = task("a", WORKS, acceptance=[{"command": ["grep", "whole", "work"]}], max_retries=3)
+    lifecycle = {**QUICK, "max_attempts": 3}
+    async with running_plan(tmp_path, plan_of(kept, lifecycle=lifecycle)) as plan:
+        await plan.until("started", "r1#a")
+        while not (tmp_path / "at_work").exists():
+            await checkpoint()
+        await plan.commands.keep("a", by=ME)
+    assert plan.outcomes() == {"a": "failed"}
+    assert plan.result.tasks["a"].error.endswith(f"(no further try: {ME} has ended the work on it)")
+    assert plan.path("a").count("CLAIMED") == 1
+
+
+async def test_a_task_that_nobody_works_on_is_not_kept(tmp_path: Path, gate: Gate) -> None:
+    """A task that waits, or whose attempt is over, is refused, and nothing changes."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"))) as plan:
+        await plan.until("started", "r1#a")
+        with pytest.raises(Refused, match="task 'b' is OPEN: keep is not possible now, only"):
+            await plan.commands.keep("b", by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
 # ------------------------------------------------------------------------------------------------------------- retry
 async def test_a_failed_task_is_retried(tmp_path: Path, gate: Gate) -> None:
     """A retry of a failed task closes the circuit of its task run and clears the count of attempts; the task is tried

@@ -86,6 +86,9 @@ ROWS = (
     Row("retry", "planned queued claimed turn between merged approval split", "refused: needs no retry: its run is"),
     Row("requeue", "turn delay between cooling", "OPEN", AGAIN),  # silent: after a delay, the whole delay is waited for
     Row("unclaim", "claimed", "OPEN", AGAIN),
+    # ------------------------------------------------------------------ kept as it is: rule 51a
+    Row("keep", "turn", "IN_PROGRESS"),
+    Row("keep", "delay between cooling", "refused: cannot be kept: no agent works on it now"),
     # ------------------------------------------------------------------ blocked, split
     Row("block", "claimed turn delay between cooling", "BLOCKED", f"BLOCKED {AGAIN}"),
     Row("unblock", "blocked", "OPEN"),

@@ -126,6 +126,7 @@ COMMANDS: Final[Mapping[str, Mapping[str, Any]]] = {
     "reject": _steer("reject"),
     "cancel": _steer("cancel"),
     "retry": _steer("retry"),
+    "keep": _steer("keep"),
     "requeue": _steer("requeue"),
     "unclaim": _steer("unclaim"),
     "block": _steer("block", on=["a key"]),
