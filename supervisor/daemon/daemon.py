@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 Each run has a setup of its own (``sessions.setup``): the agents and limits of its plan, in the directory of its
-submitter. What all runs share is the configuration's: the limit of all sessions, the agents' limits by name, worktrees,
-retention and notices. A plan that needs another kind of workspace than the daemon has is refused.
+submitter. With worktrees, they are of the repository of that directory, and so are branches, merges and owned files.
+What all runs share is the configuration's: the limit of all sessions, the agents' limits by name, retention and
+notices. A plan that needs another kind of workspace than the daemon has is refused.
 
     submit     plan and variables into a private file (``submissions``), the run on the disk, then the reply
     end        the run's own records; then the file is removed
@@ -67,7 +68,7 @@ class Daemon:
     Args:
         config_path: the file of the configuration; ``None``: there is none.
         config: the configuration as it was read at the start.
-        workdir: the working directory of agents that are no plan's, and the repository of worktrees.
+        workdir: the working directory of agents that are no plan's.
         store: the private files of submitted plans.
     """
 
@@ -195,9 +196,9 @@ class Daemon:
                 wrong.append(f"{key}: is {wanted!r}, and {had!r} in this daemon; set it in the daemon's configuration")
         if (plan.access is None) is not (self._config.access is None):
             wrong.append("access: is set in plan or daemon only; set it in the daemon's configuration too, or in none")
-        if not wrong and plan.workspace == "worktree" and not os.path.samefile(directory, self._workdir):
-            fix = "submit it from there, or run a daemon for this repository"
-            wrong.append(f"workspace: worktree is of {self._workdir} in this daemon, and not of {directory}; {fix}")
+        if not wrong and plan.workspace == "worktree" and not _is_in_repository(Path(directory)):
+            fix = "submit it from one, or make one there (git init, and a first commit)"
+            wrong.append(f"workspace: worktree needs a git repository, and {directory} is in none; {fix}")
         if wrong:
             raise BadPlan("\n".join(f"{path}: {one}" for one in wrong))
 
@@ -367,6 +368,10 @@ class Daemon:
     def open_runs(self) -> list[str]:
         """Ids of the runs that have not ended."""
         return [one.run_id for one in self._core.part(Submissions).running if one.run_id]
+
+
+def _is_in_repository(directory: Path) -> bool:
+    return any((one / ".git").exists() for one in (directory, *directory.parents))
 
 
 def _no_function(agent: str) -> None:

@@ -127,7 +127,7 @@ class CompletionPipeline:
         """Test the joint work of the subtasks, which are all closed. Return the same as ``_find_problem``, with the
         commit of the task's own part."""
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
-        inspected = f"{execution.name}.whole"
+        inspected = f"{execution.id}.whole"
         inspect = partial(self._sup.verification.inspect, inspected, tests, directory, self._sup.stop_now)
         rejection = await make_step(self._sup, execution, inspect)
         if rejection is None:

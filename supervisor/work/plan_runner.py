@@ -467,7 +467,8 @@ class PlanRunner:
         if workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
             where, until = str(plan_run.setup.workdir), self._sup.stop_now
-            inspect = partial(self._sup.verification.inspect, "validation", tests, where, until)
+            inspected = f"{workstream.id}.validation"
+            inspect = partial(self._sup.verification.inspect, inspected, tests, where, until)
             clock, stopping = self._sup.journal_writer.clock.wall, self._sup.stopping
             try:
                 rejection = await outlast_obstacles(inspect, workstream.note_obstacle, clock, stopping)

@@ -231,6 +231,51 @@ def test_a_second_signal_ends_at_once(place: Place) -> None:
     assert (place.path / "done").read_text() == "held\nafter\n"
 
 
+REPOSITORY_PLAN = """
+    workspace: worktree
+    agents: {w: {adapter: command, command: [sh, -c, "{prompt}"]}}
+    tasks:
+      - {id: held, agent: w, files: [src], prompt: "touch BEGUN; until [ -e GO ]; do sleep 0.05; done; echo FIRST >> src"}
+      - {id: after, agent: w, files: [src], prompt: "echo SECOND >> src", depends_on: [held]}
+    validation: [{command: [grep, -q, SECOND, src]}]
+"""
+
+
+def test_two_repositories_side_by_side(place: Place) -> None:
+    """With worktrees, the plans of two repositories run at once, although their tasks own files of the same name; each
+    work is merged into its own repository, also after a kill of the daemon. A directory without a repository is
+    refused. Nothing is left of the worktrees."""
+    place.write("daemon.yaml", "workspace: worktree")
+    for name in ("home", "one", "two"):
+        place.write(f"{name}/README", name)
+        for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "base")):
+            place.git("-C", name, *words)
+    daemon = place.serve("daemon.yaml", "--workdir", "home")
+    runs, go = dict[str, str](), place.path / "go"
+    for name in ("one", "two"):
+        text = REPOSITORY_PLAN.replace("BEGUN", str(place.path / f"begun-{name}")).replace("GO", str(go))
+        place.write(f"{name}.yaml", text.replace("FIRST", f"{name}1").replace("SECOND", f"{name}2"))
+        runs[name] = place.submit(f"{name}.yaml", "--workdir", name)
+    until(lambda: all((place.path / f"begun-{name}").exists() for name in runs))
+    (place.path / "bare").mkdir()
+    assert "workspace: worktree needs a git repository, and" in place.fails("submit", "one.yaml", "--workdir", "bare")
+    daemon.process.kill()
+    daemon.wait()
+    place.serve("daemon.yaml", "--workdir", "home")
+    go.touch()
+    for name, run in runs.items():
+        assert place.run("wait", run).status == 0, place.run("report", run).text
+        assert place.git("-C", name, "show", "main:src").split() == [f"{name}1", f"{name}2"]
+        until(partial(_is_alone, place, name))
+    assert place.git("-C", "home", "log", "--format=%s") == "base"
+
+
+def _is_alone(place: Place, repository: str) -> bool:
+    """Return whether a repository has no worktree but its own, and no branch but main."""
+    branches = place.git("-C", repository, "branch", "--format=%(refname:short)").split()
+    return branches == ["main"] and len(place.git("-C", repository, "worktree", "list").splitlines()) == 1
+
+
 def test_a_daemon_goes_on_with_a_run_of_its_own_command(place: Place) -> None:
     """A daemon goes on with the run of a `supervisor run` that was killed, by the plan in the journal; where the value
     of a secret variable is missing, the run is left, and goes on when it is resumed with its plan."""

@@ -734,7 +734,7 @@ async def test_a_cancel_during_the_tests_of_a_whole_counts(tmp_path: Path, monke
             states.append((await runner.commands.cancel("a", by=ME)).state)
 
         async def inspect_meanwhile(name: str, *given: Any) -> Any:
-            if name == "a.whole":
+            if name == "r1#a.whole":
                 group.start_soon(cancel)
                 await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
                 for _ in range(20):  # whatever it does by now, it has done
