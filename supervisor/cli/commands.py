@@ -105,7 +105,7 @@ def mcp(state_dir: Path) -> None:
 
 _COMMANDS: Final = (
     ("abort", "sessions:abort", "End a tool call, a session or its siblings."),
-    ("agents", "agents:agents_group", "List the known agents, show one, or probe one."),
+    ("agents", "agents:agents_group", "List the known agents, show or probe one, or list trust levels."),
     ("answer", "permissions:answer", "Answer the permission request ID of an agent."),
     ("approve", "tasks:approve", "Approve planned tasks, or the results of tasks."),
     ("attach", "session_commands:attach_command", "Follow a session, and type messages to it."),

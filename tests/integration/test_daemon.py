@@ -235,8 +235,8 @@ REPOSITORY_PLAN = """
     workspace: worktree
     agents: {w: {adapter: command, command: [sh, -c, "{prompt}"]}}
     tasks:
-      - {id: held, agent: w, files: [src], prompt: "touch BEGUN; until [ -e GO ]; do sleep 0.05; done; echo FIRST >> src"}
-      - {id: after, agent: w, files: [src], prompt: "echo SECOND >> src", depends_on: [held]}
+      - {id: a, agent: w, files: [src], prompt: "touch BEGUN; until [ -e GO ]; do sleep 0.1; done; echo FIRST >> src"}
+      - {id: after, agent: w, files: [src], prompt: "echo SECOND >> src", depends_on: [a]}
     validation: [{command: [grep, -q, SECOND, src]}]
 """
 
