@@ -131,7 +131,7 @@ _COMMANDS: Final = (
     ("send", "sessions:send", "Send a message to session ID."),
     ("session", "session_commands:session_group", "Start a session without a plan, or close one."),
     ("serve", "serve:serve_command", "Run a daemon, which takes plans from `submit`."),
-    ("stop", "sessions:stop", "Stop the supervisor in order, or keep what a task has done."),
+    ("stop", "stop:stop_command", "Stop the supervisor in order, or keep what a task has done."),
     ("stub-model", "stub_model:command", "Serve a scripted model on loopback, for agents under test."),
     ("submit", "submit:submit_command", "Give a plan to the daemon, and print the id of its run."),
     ("task", "tasks:task", "Add, requeue, unclaim, cancel, block or split tasks."),

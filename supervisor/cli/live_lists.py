@@ -6,19 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
+
 from supervisor.cli.options import say, warn
 from supervisor.cli.rendering import columns, json_text
-from supervisor.cli.sessions import send_request
-from supervisor.control.requests import AccessLevels, Processes, Stalls
+from supervisor.control.client import answers_to
+from supervisor.control.requests import AccessLevels, Processes, Request, Stalls
+from supervisor.journal.statedir import StateDir
 
 _PROCESS_HEADS: Final = ("PID", "PARENT", "AGENT", "ROLE", "AGE", "CALLS", "COMMAND")
 _STALL_HEADS: Final = ("SESSION", "SILENT", "TAKEN", "NEXT", "ABORTED IN")
 _LEVEL_HEADS: Final = ("AGENT", "LEVEL", "SUCCESSES", "VIOLATIONS", "WRITES", "NETWORK", "FILES")
 
 
+def _ask(state_dir: Path, request: Request) -> dict[str, Any]:
+    """Send a request to the supervisor, and return the one line of the reply."""
+    return anyio.run(answers_to, StateDir(state_dir).control_socket, request)[0]
+
+
 def show_processes(state_dir: Path, *, as_json: bool) -> None:
     """Print the processes of live sessions, each with the open calls that it belongs to."""
-    answer = send_request(state_dir, Processes())
+    answer = _ask(state_dir, Processes())
     rows = [
         (
             str(one["pid"]),
@@ -38,7 +46,7 @@ def show_processes(state_dir: Path, *, as_json: bool) -> None:
 
 def show_stalls(state_dir: Path, *, as_json: bool) -> None:
     """Print the agents at work that make no progress, with what follows."""
-    answer = send_request(state_dir, Stalls())
+    answer = _ask(state_dir, Stalls())
     rows = [
         (
             one["session"],
@@ -54,7 +62,7 @@ def show_stalls(state_dir: Path, *, as_json: bool) -> None:
 
 def show_levels(state_dir: Path, *, as_json: bool) -> None:
     """Print the trust level of each agent, and what the level permits."""
-    answer = send_request(state_dir, AccessLevels())
+    answer = _ask(state_dir, AccessLevels())
     rows = [
         (
             one["agent"],
