@@ -249,14 +249,18 @@ class AgentConnection(Connection):
             cause = self.session.cause._replace(seq=aborted.cause_seq)
             self.registry.send(turn_id, aborted.result(call_id, ToolOutcome.UNKNOWN), cause=cause)
             self._drop_call(call_id)
-        if self._intent is not None and self._intent.exit is Exit.SUCCESS:
-            for call_id in list(self._calls):  # the turn ends well with what is done, and has no open call then
-                cut = ToolCompleted(call_id=call_id, outcome=ToolOutcome.UNKNOWN, reason=self._intent.error, over=True)
-                self._send(turn_id, cut)
-                self._drop_call(call_id)
-            open_calls = ()
         children = [child.started_by for child in self.session.children.values()]
         stopped = tuple(one for one, tool_id in self._calls.items() if self.runs_call(one) or tool_id in children)
+        if self._intent is not None and self._intent.exit is Exit.SUCCESS:
+            # The turn is to end well with what is done, so no call may be open then; what stops is cancelled.
+            for call_id in list(self._calls):
+                outcome = ToolOutcome.ABORTED if call_id in stopped else ToolOutcome.UNKNOWN
+                over = call_id not in stopped
+                cut = ToolCompleted(call_id=call_id, outcome=outcome, reason=self._intent.error, over=over)
+                self._send(turn_id, cut)
+                if over:
+                    self._drop_call(call_id)
+            open_calls = ()
         verdict = decide_verdict(
             stop,
             error,
