@@ -239,7 +239,7 @@ RARE: Final = (
     _StateTrigger("run", TaskRun.VALIDATING.value),
     _StateTrigger("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
     _StateTrigger("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
-    _StateTrigger("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
+    _StateTrigger("task", Task.IN_PROGRESS.value, ("split", "block", "requeue", "keep", "keep")),
 )
 """Triggers for states that commands at random times rarely meet."""
 NEXT: Final = _StateTrigger("run", TaskRun.HALF_OPEN.value, ("cancel",))
