@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.lifecycles.types import AbortReason, HeldBy, TransitionReason
+from supervisor.lifecycles.types import AbortReason, HeldBy, Severity, TransitionReason
 
 
 class Task(Enum):
@@ -502,6 +502,7 @@ TASK: Machine[Task, TaskData] = Machine(
     initial=[T.PLANNED, T.OPEN],
     terminal=[T.CLOSED, T.CANCELLED, T.PENDING_APPROVAL],
     reserved=[T.PENDING_APPROVAL],
+    severities={T.FAILED: Severity.ERROR, T.ORPHANED: Severity.WARNING},
     rules=[
         rule(Approved, T.PLANNED, T.OPEN, trigger="Human approves the planned task"),
         rule(Rejected, T.PLANNED, T.CANCELLED, do=[keep_end], trigger="Human rejects the planned task"),

@@ -98,23 +98,11 @@ def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
         case Kind.TASK | Kind.RUN | Kind.JOB:
             return _end_of_work(entity, registry.entities.get(entity.parent_id or ""))
         case Kind.WORKER:
-            return end_of_worker(entity)
+            return [worker.SupervisorLost(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
             return [workstream.ValidationFailed(error=WHY)]
         case _:
             return [workstream.UserCancelled(reason=WHY)]
-
-
-def end_of_worker(entity: Entity) -> list[Event]:
-    """Return the events that end a worker of a dead supervisor; the worker must hold no job any more."""
-    shut_down = worker.ShutdownRequested(reason=WHY)
-    match worker.Worker(entity.state):
-        case worker.Worker.INITIALIZING:
-            return [worker.RegistrationComplete(capabilities=entity.data.capabilities), shut_down]
-        case worker.Worker.BUSY:
-            return [worker.HealthCheckTimeout(missed=entity.data.misses_max), shut_down]
-        case _:
-            return [shut_down]
 
 
 def _end_of_work(entity: Entity, above: Entity | None) -> list[Event]:

@@ -100,3 +100,17 @@ def test_each_rule_is_there_once() -> None:
     for number in ("8", "14", "51"):
         expected.insert(expected.index(number) + 1, f"{number}a")
     assert found == expected
+
+
+@pytest.mark.parametrize("name", ["job", "workstream", "worker"])
+def test_severities_are_those_of_the_specification(name: str) -> None:
+    """The severity that a transition of spec 004 names is that of the state entered; a transition without one enters
+    a state with ``info``, except that each way into `failed` of a workstream is critical (rule 44)."""
+    severities = as_json(MACHINES[name])["severities"]
+    for row in table(name, "Transitions"):
+        named = re.search(r"severity `(\w+)`", row["Actions"])
+        for target in names(row["To"]):
+            if named is not None:
+                assert severities.get(target) == named[1], row
+            elif (name, target) != ("workstream", "failed"):
+                assert target not in severities, row
