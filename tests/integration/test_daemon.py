@@ -165,7 +165,8 @@ def test_what_is_queued_has_its_reason(place: Place) -> None:
     place.submit("held.yaml")
     until(lambda: place.states().get("r1#held") == "IN_PROGRESS")
     place.submit("plan.yaml")
-    until(lambda: "in all plans" in place.run("tree").out)
+    full = "all plans together have as many tasks at work as max_sessions_total allows: 1"
+    until(lambda: full in place.run("tree").out)
     (place.path / "go").touch()
     assert place.run("wait", "r2").status == 0
 
