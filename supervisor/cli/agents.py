@@ -16,7 +16,7 @@ from supervisor.agent_catalogue import AgentVariant, KnownAgent, UnknownAgent, c
 from supervisor.agents.probe.conformance import CASES, ProbeResult, probe
 from supervisor.agents.probe.discovery import InstalledAgent, find, find_all
 from supervisor.agents.probe.sandbox import make_sandbox
-from supervisor.cli.options import examples, json_option, say
+from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.processes.host import ShimHost
@@ -85,6 +85,16 @@ def _probe(
         head = {"agent": agent.name, "version": found.version, "adapter": variant.adapter}
         say(json_text({**head, "cases": msgspec.to_builtins(rows)}))
     return WORK_FAILED if any(one.good is False for one in rows) else DONE
+
+
+@agents_group.command("levels", epilog=examples("supervisor agents levels"))
+@state_dir_option
+@json_option
+def _levels(state_dir: Path, as_json: bool) -> None:
+    """List the trust level of each agent of the running supervisor, and what it permits."""
+    from supervisor.cli.live_lists import show_levels  # here, since the other commands need no supervisor
+
+    show_levels(state_dir, as_json=as_json)
 
 
 async def _run(

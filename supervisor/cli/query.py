@@ -50,13 +50,25 @@ _RESTING: Final = ((Kind.TASK, Task.FAILED.value), (Kind.RUN, TaskRun.CIRCUIT_OP
 _all = click.option("--all", "all_of_it", is_flag=True, help="Also agents and turns that have ended.")
 
 
-@click.command("ps", epilog=examples("supervisor ps --watch", "supervisor ps --all --json"))
+@click.command(
+    "ps", epilog=examples("supervisor ps --watch", "supervisor ps --all --json", "supervisor ps --processes")
+)
 @_all
+@click.option("--processes", is_flag=True, help="The processes of sessions instead, and their open calls.")
+@click.option("--stalls", is_flag=True, help="The agents at work that make no progress instead, and what follows.")
 @click.option("--watch", is_flag=True, help="Print the table again and again, until the supervisor has ended.")
 @state_dir_option
 @json_option
-def ps_command(all_of_it: bool, watch: bool, state_dir: Path, as_json: bool) -> None:
-    """Tasks, and sessions with their agents and turns, one in a line. ID is the first column."""
+def ps_command(all_of_it: bool, processes: bool, stalls: bool, watch: bool, state_dir: Path, as_json: bool) -> None:
+    """Tasks, and sessions with their agents and turns, one in a line. ID is the first column. --processes and --stalls
+    need a running supervisor."""
+    if processes or stalls:
+        from supervisor.cli.live_lists import show_processes, show_stalls  # here, since they import an event loop
+
+        if all_of_it or watch or (processes and stalls):
+            raise BadInput("--processes, --stalls: give one of them, and neither --all nor --watch")
+        (show_processes if processes else show_stalls)(state_dir, as_json=as_json)
+        return
     if watch and as_json:
         raise BadInput("--watch, --json: give one of them; `supervisor events --follow --json` prints every change")
     state = StateDir.open(state_dir, create=False)
@@ -212,7 +224,7 @@ def dead_letters_command(state_dir: Path, as_json: bool) -> None:
 
 
 def _again(letter: DeadLetter, state_dir: Path, *, live: bool) -> str:
-    command = f"supervisor task reset {letter.entity_id}" if live else "supervisor run PLAN.yaml --resume"
+    command = f"supervisor retry {letter.entity_id}" if live else "supervisor run PLAN.yaml --resume"
     return command + state_dir_words(state_dir)
 
 

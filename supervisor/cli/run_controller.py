@@ -22,6 +22,7 @@ from supervisor.daemon.reports import send_heartbeats, watch_disk
 from supervisor.host.supervision import SupervisorCore
 from supervisor.plans import BadPlan, Plan
 from supervisor.ports.systemd import Notifier
+from supervisor.runtime.entity import Refused
 from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.work.plan_runner import PlanRunner
 
@@ -154,9 +155,9 @@ class RunController:
             plan = await anyio.to_thread.run_sync(self._load)
             added = self._runner.check(plan)
             self._apply(plan)
-            self._runner.add(plan)
+            await self._runner.commands.add_plan(plan, by="signal:SIGHUP")
             self._say(f"reloaded: {', '.join(added) + ' added' if added else 'no task is new'}")
-        except (BadPlan, ValueError) as error:  # a plug-in that came meanwhile is not loaded
+        except (BadPlan, Refused, ValueError) as error:  # a plug-in that came meanwhile is not loaded
             self._say(f"not reloaded, nothing has changed: {error}")
         finally:
             self._systemd.ready()

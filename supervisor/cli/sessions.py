@@ -1,4 +1,4 @@
-"""Commands that send requests to a running supervisor: ``abort``, ``send``, ``inspect`` and ``stop``.
+"""Commands that send requests to a running supervisor: ``abort``, ``send`` and ``inspect``.
 
 They use the control socket and print the reply. Aborting a target that has ended is not an error, even if no supervisor
 runs any more: then the journal shows that the target has ended. Aborting a target that the journal shows alive needs a
@@ -8,7 +8,6 @@ running supervisor.
 from __future__ import annotations
 
 import getpass
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from math import isfinite
@@ -21,13 +20,13 @@ import click
 import msgspec
 
 from supervisor.cli.completion import complete_ids
-from supervisor.cli.lookup import living_session, not_living, open_journal, pause, running_namesakes, with_run
+from supervisor.cli.lookup import living_session, not_living, open_journal, running_namesakes, with_run
 from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.query import ended, used_by
 from supervisor.cli.rendering import inspected_text, json_text, plan_text, receipt_text
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, ControlError, NotRunning, WorkFailed
-from supervisor.control.requests import Abort, Inspect, Request, Send, Stop
+from supervisor.control.requests import Abort, Inspect, Request, Send
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.journal.transcript import end_of
@@ -246,40 +245,9 @@ def inspect(entity_id: str, run: str | None, state_dir: Path, as_json: bool) -> 
     inspected = msgspec.convert(answer["inspected"], Inspected)
     words = inspected_text(inspected) + (f"\n  used: {used.words}" if used is not None and used.words else "")
     say(json_text(document) if as_json else words)
-    _warn_of_outage(answer)
+    warn_of_outage(answer)
 
 
-def _warn_of_outage(answer: Mapping[str, Any]) -> None:
+def warn_of_outage(answer: Mapping[str, Any]) -> None:
     if answer["outage"] is not None:
         warn(msgspec.convert(answer["outage"], Outage).words)
-
-
-@click.command("stop", epilog=examples("supervisor stop --wait", "supervisor stop --now"))
-@click.option("--now", is_flag=True, help="Abort everything instead of letting turns finish.")
-@click.option("--wait", is_flag=True, help="Return when the supervisor has ended.")
-@state_dir_option
-@json_option
-def stop(now: bool, wait: bool, state_dir: Path, as_json: bool) -> None:
-    """Turns in progress may finish within drain_s; a second stop, or --now, ends everything."""
-    state = StateDir.open(state_dir, create=False)
-    try:
-        answer = send_request(state_dir, Stop(now=now, by=operator()))
-    except NotRunning:
-        say(
-            json_text({"stopping": None}) if as_json else f"no supervisor runs on {state_dir}: there is nothing to stop"
-        )
-        return
-    ending = answer["stopping"] == "now"  # asked for, or because it was the second time
-    if answer.get("suspends"):
-        words = "the daemon ends" if ending else "draining: nothing new begins, turns under way may finish"
-        words += "; what is open goes on at its next start"
-    else:
-        words = "everything is being aborted" if ending else "draining: nothing new begins, turns under way may finish"
-    say(json_text(answer) if as_json else words)
-    _warn_of_outage(answer)
-    if wait:
-        sys.stdout.flush()
-        while state.lock_holder() is not None:
-            pause()
-        if not as_json:
-            say("the supervisor has ended")

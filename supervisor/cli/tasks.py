@@ -1,4 +1,4 @@
-"""Commands about tasks: ``approve``, ``reject`` and ``task``; sent over the control socket, each reply printed.
+"""Commands about tasks: ``approve``, ``reject``, ``retry`` and ``task``; sent over the control socket.
 
 A refused task does not stop the others: each task has a reply of its own. The exit status is that of the worst reply.
 """
@@ -17,10 +17,10 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import near_tasks, with_run
 from supervisor.cli.options import PATH, TASK, examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
-from supervisor.cli.sessions import operator
+from supervisor.cli.sessions import operator, send_request
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput, advised
-from supervisor.control.requests import Split, Steer
+from supervisor.control.requests import AddTasks, Split, Steer
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind, Verb
 from supervisor.policies.redaction import printable
@@ -28,12 +28,13 @@ from supervisor.policies.redaction import printable
 _DONE: Final[Mapping[str, str]] = {
     "approve": "approved",
     "reject": "rejected",
-    "reset": "reset",
+    "retry": "is tried again",
     "requeue": "taken from its session",
     "unclaim": "taken from its session",
     "cancel": "cancelled",
     "block": "blocked",
     "unblock": "unblocked",
+    "keep": "its agent is told to stop; what is done is checked and merged",
     "split": "split",
 }
 _SUBTASKS_BYTES_MAX: Final = 512 * 1024
@@ -77,7 +78,22 @@ def reject(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
     return _send_command("reject", tasks, all_planned=all_planned, **how)
 
 
-@click.group(epilog=examples("supervisor task reset fix", "supervisor task cancel fix docs"))
+@click.command(epilog=examples("supervisor retry fix", "supervisor retry r1#fix --reason 'the server is up again'"))
+@_tasks
+@_reason
+@_common_options
+def retry(tasks: tuple[str, ...], **how: Any) -> int:
+    """A task that was given up, as long as its run lasts, has all its attempts again. A task that waits for its next
+    attempt is tried at once. What was cancelled stays so: a run that resumes the run does it again."""
+    return _send_command("retry", tasks, **how)
+
+
+def keep_task(task: str, state_dir: Path, *, as_json: bool) -> int:
+    """Send the command ``keep`` about one task, print the reply, and return the exit status."""
+    return _send(Steer, verb=Verb.KEEP, tasks=(task,), state_dir=state_dir, as_json=as_json, by=None)
+
+
+@click.group(epilog=examples("supervisor task requeue fix", "supervisor task cancel fix docs"))
 def task() -> None:
     pass
 
@@ -92,7 +108,6 @@ def _command(verb: str, words: str) -> Callable[..., Any]:
     return task.command(verb, help=words, epilog=examples(f"supervisor task {verb} fix"))(command)
 
 
-_command("reset", "Retry tasks at once that wait for their next try, or were given up; those count attempts from 0.")
 _command("requeue", "Take tasks in progress from their sessions, and let other sessions take them.")
 _command("unclaim", "Take tasks that were claimed but not begun from their sessions.")
 _command("cancel", "Cancel tasks for good.")
@@ -111,6 +126,32 @@ def block(tasks: tuple[str, ...], **how: Any) -> int:
     anything else continues with `supervisor task unblock`.
     """
     return _send_command("block", tasks, **how)
+
+
+@task.command(
+    "add",
+    epilog=examples("supervisor task add --run r7 --from more.yaml", "supervisor task add --command-id nightly-17"),
+)
+@click.option("--from", "file", type=PATH, metavar="FILE", help="File with the tasks; by default standard input.")
+@_reason
+@_common_options
+def add(file: Path | None, run: str | None, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> None:
+    """Add tasks to a run that goes on.
+
+    The tasks are a list in YAML, with the keys of a plan's tasks; they use the agents of the run's plan. --run may be
+    left out where only one run goes on. Prints the ids of the tasks.
+    """
+    source, text = _read(file)
+    actor = operator() if by is None else f"operator:{by}"
+    request = AddTasks(run=run or "", tasks=text, source=source, by=actor, **how)
+    answer = send_request(state_dir, request)["added"]
+    if as_json:
+        say(json_text(answer))
+        return
+    for one in answer["subtasks"]:
+        say(printable(one))
+    if answer["repeated"]:
+        warn("this command was given before, nothing was done now")
 
 
 @task.command("split", epilog=examples("supervisor task split fix --from parts.yaml"))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from supervisor.lifecycles.run_ids import ambiguous_task, read_id
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import InvalidArgument, Kind
 from supervisor.plans.task_control import WorkControl
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 
@@ -57,7 +57,22 @@ async def find_run(plans: Sequence[WorkControl], run: str) -> WorkControl:
     for work in sorted(plans, key=lambda work: not work.run_id):
         if await work.begun() == run:
             return work
-    raise UnknownTask(f"run {run!r} does not go on here; running: {', '.join(one.run_id for one in plans)}")
+    running = ", ".join(one.run_id for one in plans)
+    fix = "what a run that has ended left undone is done by a run that resumes it (--resume)"
+    raise UnknownTask(f"run {run!r} does not go on here, only {running}; {fix}")
+
+
+async def find_only_run(plans: Sequence[WorkControl], run: str) -> WorkControl:
+    """Return the running plan whose run has the id *run*; with ``""`` the only one.
+
+    Raises:
+        UnknownTask: that run does not go on here.
+        InvalidArgument: no run is named, and several go on.
+    """
+    if not run and len(plans) > 1:
+        running = [begun for work in plans if (begun := await work.begun())]
+        raise InvalidArgument(f"run: missing, and several runs go on; name one of {', '.join(running)}")
+    return await find_run(plans, run) if run else plans[0]
 
 
 def find_session(registry: SessionRegistry, text: str) -> str:

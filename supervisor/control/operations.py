@@ -26,10 +26,11 @@ import msgspec
 
 from supervisor.control.callers import Access, for_operators, own_permission, own_task, refusal, within_sessions
 from supervisor.control.error_messages import BadInput, cause_of
-from supervisor.control.named_tasks import find_entity, find_run, find_session, find_task
+from supervisor.control.named_tasks import find_entity, find_only_run, find_run, find_session, find_task
 from supervisor.control.requests import (
     Abort,
     AccessLevels,
+    AddTasks,
     Answer,
     BadRequest,
     CancelRun,
@@ -57,7 +58,7 @@ from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.types import RecordId, Verb
 from supervisor.plans.daemon_control import DaemonControl, PlanRequest
 from supervisor.plans.source import BadPlan
-from supervisor.plans.splitting import read_subtasks
+from supervisor.plans.splitting import read_tasks
 from supervisor.plans.task_control import CommandResult, WorkControl
 from supervisor.policies.abort_plan import AbortPlan
 from supervisor.ports import Caller, JournalError, Origin, Retention
@@ -293,8 +294,8 @@ async def submit(sup: Supervisor, request: Submit) -> Replies:
     yield msgspec.to_builtins(await _daemon(sup).submit(wanted))
 
 
-def _as_text(plan: Mapping[str, Any]) -> str:
-    return msgspec.json.encode(plan).decode()  # JSON is YAML
+def _as_text(document: object) -> str:
+    return msgspec.json.encode(document).decode()  # JSON is YAML
 
 
 async def cancel_run(sup: Supervisor, request: CancelRun) -> Replies:
@@ -346,9 +347,18 @@ async def split(sup: Supervisor, request: Split) -> Replies:
     how: dict[str, Any] = {"by": request.by, "reason": request.reason, "command_id": request.command_id}
 
     async def give(work: WorkControl, name: str) -> CommandResult:
-        return await work.split(name, read_subtasks(request.subtasks, request.source), **how)
+        return await work.split(name, read_tasks(request.subtasks, request.source), **how)
 
     yield await _task_reply(_running_plans(sup), request.task, give)
+
+
+async def add_tasks(sup: Supervisor, request: AddTasks) -> Replies:
+    """Add tasks to a running plan, with agents of the plan; return the ids of the tasks when they are on the disk. A
+    second request with the same command_id returns the reply of the first."""
+    text = request.tasks if isinstance(request.tasks, str) else _as_text(request.tasks)
+    work = await find_only_run(_running_plans(sup), request.run)
+    how: dict[str, Any] = {"by": request.by, "reason": request.reason, "command_id": request.command_id}
+    yield {"added": await work.add_tasks(read_tasks(text, request.source), **how)}
 
 
 def _running_plans(sup: Supervisor) -> Sequence[WorkControl]:
@@ -393,6 +403,7 @@ _TABLE: Final = (
     Operation(Answer, answer, Effect.CHANGES, Access("answer", never=own_permission)),
     Operation(Steer, steer, Effect.ENDS, Access("tasks"), Lines.MANY),  # a cancelled task ends its session
     Operation(Split, split, Effect.CHANGES, Access("tasks", within=own_task)),
+    Operation(AddTasks, add_tasks, Effect.CHANGES, Access("tasks")),
     Operation(Compact, compact, Effect.CHANGES, Access("compact"), role=Role.ADMIN),
     Operation(Abort, abort, Effect.ENDS, Access("abort", within=within_sessions), idempotent=True),
     Operation(Close, close, Effect.ENDS, Access("sessions")),

@@ -20,6 +20,8 @@ from supervisor.lifecycles.types import INTEGER_MAX, AbortScope, DeliveryPoint, 
 Flag = Annotated[bool, Strict()]
 Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]
 Number = Annotated[int, Strict(), Field(ge=0, le=INTEGER_MAX)]
+ABOUT_TASKS: Final = tuple(verb for verb in Verb if verb not in (Verb.SPLIT, Verb.ADD))
+"""Commands about tasks that a request ``steer`` gives; the others need tasks to add."""
 _SHOWN_MAX: Final = 60
 """Maximal number of characters of a value in an error message."""
 
@@ -213,7 +215,7 @@ class Steer(Command):
     """Give a command about tasks of the running plan."""
 
     do: Literal["steer"] = Field(default="steer", description="steer, the name of the operation")
-    verb: Verb = Field(description="one of " + ", ".join(verb for verb in Verb if verb is not Verb.SPLIT))
+    verb: Verb = Field(description=f"one of {', '.join(ABOUT_TASKS)}")
     tasks: tuple[str, ...] = Field(
         default=(), description="a list of tasks: names, or RUN#TASK where two runs have the name"
     )
@@ -231,8 +233,9 @@ class Steer(Command):
 
     @model_validator(mode="after")
     def _check_combination(self) -> Self:
-        if self.verb is Verb.SPLIT:
-            raise BadRequest("verb: split needs subtasks; give them with do: split")
+        if self.verb not in ABOUT_TASKS:
+            operation = "split" if self.verb is Verb.SPLIT else "add_tasks"
+            raise BadRequest(f"verb: {self.verb} needs new tasks; give them with do: {operation}")
         if self.all_planned and (self.tasks or self.command_id is not None):
             raise BadRequest(
                 "all_planned: these may be other tasks each time; name the tasks, or give neither tasks nor command_id"
@@ -246,6 +249,25 @@ class Steer(Command):
         if bool(self.on) is not (self.verb is Verb.BLOCK):
             raise BadRequest("on: names what a task waits for; give it with block, and with no other verb")
         return self
+
+
+class AddTasks(Command):
+    """Add tasks to a running plan."""
+
+    do: Literal["add_tasks"] = Field(default="add_tasks", description="add_tasks, the name of the operation")
+    run: str = Field(default="", description="the id of the run, such as r1; may be left out where only one goes on")
+    tasks: str | list[dict[str, Any]] = Field(
+        description="a list of tasks, or its YAML text, with the keys that the tasks of a plan have"
+    )
+    source: str = Field(default="tasks", description="the name of that text in error messages")
+    reason: str = Field(default="", description="the reason, for the record")
+    command_id: str | None = Field(
+        default=None, description="an id of your own: a command with this id takes effect once"
+    )
+
+    @property
+    def title(self) -> str:
+        return f"an addition to {self.run or 'the run'}"
 
 
 class Split(Command):

@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 Each run has a setup of its own (``sessions.setup``): the agents and limits of its plan, in the directory of its
-submitter. What all runs share is the configuration's: the limit of all sessions, the agents' limits by name, worktrees,
-retention and notices. A plan that needs another kind of workspace than the daemon has is refused.
+submitter. With worktrees, they are of the repository of that directory, and so are branches, merges and owned files.
+What all runs share is the configuration's: the limit of all sessions, the agents' limits by name, retention and
+notices. A plan that needs another kind of workspace than the daemon has is refused.
 
     submit     plan and variables into a private file (``submissions``), the run on the disk, then the reply
     end        the run's own records; then the file is removed
@@ -67,7 +68,7 @@ class Daemon:
     Args:
         config_path: the file of the configuration; ``None``: there is none.
         config: the configuration as it was read at the start.
-        workdir: the working directory of agents that are no plan's, and the repository of worktrees.
+        workdir: the working directory of agents that are no plan's.
         store: the private files of submitted plans.
     """
 
@@ -124,8 +125,19 @@ class Daemon:
         if stored is None:  # of a supervisor that was no daemon, or its file is lost
             stored = await self._recorded(run, {}, str(self._workdir))
         plan, token = recalled_plan(stored.plan, _no_function), self._tokens.get(run, "")
+        if not is_recorded:
+            plan = await self._with_added(run, plan, stored)
         await self._begin(plan, stored, None, run, is_recorded=is_recorded, token=token)
         _log.warning("an interrupted run goes on", run=run)
+
+    async def _with_added(self, run: str, plan: Plan, stored: StoredPlan) -> Plan:
+        """Return *plan* with the tasks that were added to *run* after its submission: only the journal has them."""
+        recorded = await read_plan(self._core.journal, run)
+        known = {one.id for one in plan.tasks}
+        added = [one for one in recorded["tasks"] if one["id"] not in known] if recorded is not None else []
+        if not added:
+            return plan
+        return recalled_plan({**stored.plan, "tasks": [*stored.plan["tasks"], *added]}, _no_function)
 
     # ------------------------------------------------------------------ plans
     async def submit(self, request: PlanRequest) -> SubmittedPlan:
@@ -153,7 +165,7 @@ class Daemon:
         """
         if not os.path.isdir(request.directory):
             raise BadPlan(f"directory: no directory {request.directory!r} here; the daemon must see it, too")
-        path = Path(request.path or "plan")
+        path = Path(request.path or request.source)
         plan = load_plan(
             path,
             installed=request.installed,
@@ -186,9 +198,9 @@ class Daemon:
                 wrong.append(f"{key}: is {wanted!r}, and {had!r} in this daemon; set it in the daemon's configuration")
         if (plan.access is None) is not (self._config.access is None):
             wrong.append("access: is set in plan or daemon only; set it in the daemon's configuration too, or in none")
-        if not wrong and plan.workspace == "worktree" and not os.path.samefile(directory, self._workdir):
-            fix = "submit it from there, or run a daemon for this repository"
-            wrong.append(f"workspace: worktree is of {self._workdir} in this daemon, and not of {directory}; {fix}")
+        if not wrong and plan.workspace == "worktree" and not _is_in_repository(Path(directory)):
+            fix = "submit it from one, or make one there (git init, and a first commit)"
+            wrong.append(f"workspace: worktree needs a git repository, and {directory} is in none; {fix}")
         if wrong:
             raise BadPlan("\n".join(f"{path}: {one}" for one in wrong))
 
@@ -284,6 +296,18 @@ class Daemon:
             self._store.remove(self._tokens.pop(handle.run_id, ""))
             del self._followed[handle]
 
+    def run_of(self, key: str) -> str:
+        """Return the id of the run that was submitted with *key*, also to an earlier daemon; ``""`` if none."""
+        return self._core.part(Submissions).run_of(key)
+
+    async def has_ended(self, run: str) -> bool:
+        """Return whether a run has ended, so that no daemon goes on with it."""
+        if run in self.open_runs:
+            return False
+        await self._core.journal_writer.durable()
+        rows = await self._core.journal.entities(ids=[run])
+        return all(row.ended for row in rows)  # no row: it is in the archive
+
     async def cancel_run(self, run: str, *, by: str, reason: str) -> bool:
         """Implement ``DaemonControl.cancel_run``."""
         await self._begun.wait()
@@ -358,6 +382,10 @@ class Daemon:
         entities = self._core.registry.entities
         runs = [one.run_id for one in self._core.part(Submissions).running if one.run_id]
         return [run for run in runs if (entity := entities.get(run)) is not None and not entity.ended]
+
+
+def _is_in_repository(directory: Path) -> bool:
+    return any((one / ".git").exists() for one in (directory, *directory.parents))
 
 
 def _no_function(agent: str) -> None:

@@ -198,7 +198,7 @@ class TaskStatus:
         if task.state != Task.OPEN.value or not delay_s:
             return ""
         at = time_of_day(self._times.entered(task) + delay_s)
-        return f"is tried again not before {at} (at once: {self._command('task reset', task.id)})"
+        return f"is tried again not before {at} (at once: {self._command('retry', task.id)})"
 
     # ------------------------------------------------------------------ runs
     def _of_run(self, row: EntityRow, data: Mapping[str, Any]) -> Iterator[str]:
@@ -217,7 +217,7 @@ class TaskStatus:
         command that launches at once; ``""`` if the run does not wait."""
         data = self._data[run.id]
         limits = msgspec.convert(data, TaskRunData)
-        at_once = f"at once: {self._command('task reset', str(run.parent_id))}"
+        at_once = f"at once: {self._command('retry', str(run.parent_id))}"
         match run.state:
             case TaskRun.RETRYING.value:
                 # The session of the task may cool down as well: that is the same wait, until the later time.

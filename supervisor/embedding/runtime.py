@@ -155,7 +155,8 @@ async def open_in(
 ) -> AsyncIterator[Supervisor]:
     """Run a supervisor, as :func:`open_supervisor` does, in the state directory that *open_directory* returns. The
     directory is opened after the other arguments are checked; the caller may hold its lock already. *prepare* is
-    awaited before an earlier supervisor's sessions are taken over."""
+    awaited before an earlier supervisor's sessions are taken over; whoever gives it takes plans of other directories,
+    whose repositories have worktrees too."""
     settings = settings or Settings()
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
@@ -176,7 +177,7 @@ async def open_in(
         containment = await contained(opened, pid_namespaces=settings.pid_namespaces)
         host = await stack.enter_async_context(ShimHost(containment))
         processes = RetryingProcessHost(host, WALL)
-        workspace = await workspace_of(settings, opened, where, processes)
+        workspace = await workspace_of(settings, opened, where, processes, several=prepare is not None)
         parts = real_parts(journal, opened, host, processes, workspace, where)
         told = opened.runtime / "told.json" if opened is not None else None
         parts = parts._replace(notices=NoticeTargets(processes, str(where), told))

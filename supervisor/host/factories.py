@@ -41,6 +41,7 @@ from supervisor.sessions.registry import SessionRegistry
 from supervisor.workspaces.directory import DirectoryWorkspace
 from supervisor.workspaces.files import DiskFiles
 from supervisor.workspaces.git import GitWorkspaces
+from supervisor.workspaces.repositories import RepositoryWorkspaces
 
 _log = get_logger()
 
@@ -193,9 +194,10 @@ async def contained(state_dir: StateDir | None, *, pid_namespaces: bool) -> Cont
 
 
 async def workspace_of(
-    settings: Settings, state_dir: StateDir | None, workdir: Path, processes: ProcessHost
+    settings: Settings, state_dir: StateDir | None, workdir: Path, processes: ProcessHost, *, several: bool = False
 ) -> Workspace:
-    """Return the workspace port that *settings* name.
+    """Return the workspace port that *settings* name; *several*: sessions may work in other repositories than that of
+    *workdir*.
 
     Raises:
         ValueError: the settings name worktrees, and there is no state directory for them.
@@ -212,7 +214,8 @@ async def workspace_of(
         return DirectoryWorkspace(state_dir.checkpoints)
     if state_dir is None:
         raise ValueError("settings.workspace: 'worktree' needs a state directory for them; give state_dir")
-    worktrees = GitWorkspaces(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into)
+    kind = RepositoryWorkspaces if several else GitWorkspaces
+    worktrees = kind(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into)
     await worktrees.check()
     return worktrees
 

@@ -79,6 +79,7 @@ from supervisor.sessions.shutdown import HostedPlan, Shutdown
 from supervisor.sessions.takeover import Choice, Takeover
 from supervisor.sessions.termination import Background, Heartbeat
 from supervisor.sessions.trust_scores import Trust
+from supervisor.sessions.turn import TurnEntity
 from supervisor.sessions.verification import Verification
 from supervisor.sessions.workspace_cleanup import WorkspaceCleanup
 
@@ -511,6 +512,22 @@ class SupervisorCore:
         check_type("sender", sender, str)
         self.check_disk(f"a message for {session_id}")
         return await self._pending_requests.send(session_id, text, sender=sender, urgent=point if urgent else None)
+
+    def can_finish_turn(self, session_id: str) -> bool:
+        """Return whether the agent of a session works on a turn that no message has changed."""
+        turn = self._turn_at_work(session_id)
+        return turn is not None and turn.can_finish
+
+    def finish_turn(self, session_id: str, reason: str) -> None:
+        """Have the agent of a session stop its turn, which has then succeeded with what is done. An agent that does not
+        stop within ``grace_s`` is killed. Without effect if no turn is under way any more."""
+        if (turn := self._turn_at_work(session_id)) is not None:
+            turn.finish(reason)
+
+    def _turn_at_work(self, session_id: str) -> TurnEntity | None:
+        session: LiveSession | None = self.registry.sessions.get(session_id)
+        turn = self.registry.entities.get(session.connection.turn_id or "") if session and session.connection else None
+        return turn if isinstance(turn, TurnEntity) else None
 
     # ------------------------------------------------------------------ callers on the control socket
     def caller_at(self, connection: socket.socket, pid: int) -> Caller:

@@ -108,6 +108,7 @@ class StateDir:
         self.worktrees = root / "worktrees"
         self.checkpoints = root / "checkpoints"
         self.submissions = root / "submissions"
+        self.backlog = root / "backlog"
         self.possession = Possession()
         """Check that the files of the lock's holder are still in place."""
         self._made: tuple[Path, ...] = ()
@@ -313,7 +314,8 @@ def _check_ours(state: StateDir) -> None:
     inside = (state.runtime, state.agents, state.transitions, state.journal, state.lock_file, state.control_socket)
     try:
         why = why_untrusted(
-            state.root, (*inside, state.submissions, state.http_socket, state.fork_server_file, state.tag_file)
+            state.root,
+            (*inside, state.submissions, state.backlog, state.http_socket, state.fork_server_file, state.tag_file),
         )
     except OSError as error:
         raise _unusable(state.root, error) from error

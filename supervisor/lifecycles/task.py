@@ -101,7 +101,8 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     result (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of the
     failed claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the next
     claim begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step of the
-    task, such as its merge, and that is charged to nobody (rule 48).
+    task, such as its merge, and that is charged to nobody (rule 48). ``kept_by`` is the person who has ended the work
+    of the present claim, and wants its result as it is (rule 51a): no other claim follows by itself.
     """
 
     max_retries: int = 3
@@ -132,6 +133,7 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     dead_letter: str = ""
     conflict: str = ""
     held_by: HeldBy | None = None
+    kept_by: str = ""
 
 
 class TaskEvent(Event, frozen=True, kw_only=True):
@@ -194,6 +196,13 @@ class Failed(TaskEvent, frozen=True, kw_only=True):
     findings: str = ""
     transition_reason: TransitionReason | None = None
     abort_reason: AbortReason | None = None
+
+
+class Kept(TaskEvent, frozen=True, kw_only=True):
+    """Event: the person *by* ends the work of the agent, whose result is checked and merged as it is."""
+
+    spelled = "kept"
+    by: str
 
 
 class Blocked(TaskEvent, frozen=True, kw_only=True):
@@ -409,7 +418,8 @@ def unapproved(data: TaskData, event: Event) -> bool:
 
 def hold(data: TaskData, event: Claimed) -> Out:
     by = event.by
-    return replace(data, claimed_by=by, last_claimed_by=by, claims=data.claims + 1, judged="", delay_s=0.0), ()
+    claimed = replace(data, claimed_by=by, last_claimed_by=by, claims=data.claims + 1)
+    return replace(claimed, judged="", delay_s=0.0, kept_by=""), ()
 
 
 def release(data: TaskData, event: Event) -> Out:
@@ -425,7 +435,11 @@ def count_retry(data: TaskData, event: Retried) -> Out:
 
 
 def forget_retries(data: TaskData, event: Event) -> Out:
-    return replace(data, retries=0), ()
+    return replace(data, retries=0, kept_by=""), ()
+
+
+def keep_work(data: TaskData, event: Kept) -> Out:
+    return replace(data, kept_by=event.by), ()
 
 
 def keep_result(data: TaskData, event: Completed) -> Out:
@@ -496,6 +510,7 @@ def wait_for_nothing(data: TaskData, event: Event) -> Out:
     return replace(data, waiting_for=()), ()
 
 
+KEPT = "a person may end the work of an agent and keep its result (rule 51a); the specification only cancels"
 HELD = (
     "a step that something outside of the work prevents is made again (rule 48); the specification knows no such wait"
 )
@@ -503,7 +518,7 @@ IN_MERGE = "an end on purpose counts while the work is merged (rule 51); the spe
 DEAD_LETTER = (
     "a failed task is given up on record, and then only a person has it tried again; the specification has no mark"
 )
-RESET = "a person's reset starts afresh; the specification resets the run and has no way back for its task"
+RETRIED = "a person's retry starts afresh; the specification resets the run and has no way back for its task"
 APPROVAL = (
     "approval gate: the specification sets this state past its table; here it is entered and left through the machine"
 )
@@ -552,6 +567,7 @@ TASK: Machine[Task, TaskData] = Machine(
         ),
         rule(Blocked, T.CLAIMED, T.BLOCKED, do=[wait_for_others], trigger="Dependency discovered after claim"),
         rule(Completed, T.IN_PROGRESS, T.DONE, do=[keep_result], trigger="Agent reports successful completion"),
+        rule(Kept, T.IN_PROGRESS, T.IN_PROGRESS, do=[keep_work], extension=KEPT),
         rule(Failed, T.IN_PROGRESS, T.FAILED, do=[keep_failure, keep_findings], trigger="Agent reports failure"),
         rule(Blocked, T.IN_PROGRESS, T.BLOCKED, do=[wait_for_others], trigger="External dependency blocks progress"),
         rule(
@@ -608,7 +624,7 @@ TASK: Machine[Task, TaskData] = Machine(
         ),
         rule(Cancelled, T.DONE, T.CANCELLED, do=[keep_end], extension=IN_MERGE),
         rule(DeadLettered, T.FAILED, T.FAILED, when=still_tried, do=[keep_dead_letter], extension=DEAD_LETTER),
-        rule(Reopened, T.FAILED, T.OPEN, when=given_up, do=[forget_retries, release], extension=RESET),
+        rule(Reopened, T.FAILED, T.OPEN, when=given_up, do=[forget_retries, release], extension=RETRIED),
         rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
         rule(

@@ -395,7 +395,7 @@ def fail_job(now: Situation) -> Event:
 
 def requeue_job(now: Situation) -> Event:
     """Return the failure after which the job waits for a worker. The job is not charged where it has no retry left, and
-    the run may try all the same: with a probe, or after a reset."""
+    the run may try all the same: with a probe, or after a person's retry."""
     data = now.states.job_data
     return job.ExecutionFailed(error=now.reason, charged=charged(now) and data.retry_count < data.max_retries)
 

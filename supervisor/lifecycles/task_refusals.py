@@ -33,6 +33,7 @@ VERBS: Final[Mapping[type[Event], Verb]] = MappingProxyType(
         task.Split: Verb.SPLIT,
         task.Blocked: Verb.BLOCK,
         task.Unblocked: Verb.UNBLOCK,
+        task.Kept: Verb.KEEP,
     }
 )
 """Commands, by the events of the task that they give."""
@@ -61,11 +62,11 @@ def refusal(states: TaskStates, lead: Event, resources: TaskResources = NOTHING)
     except IllegalTransition:
         pass
     if isinstance(lead, ManualReset):
-        return f"needs no reset: its run is {states.run.value if states.run else 'over'}, not given up"
+        return f"needs no retry: its run is {states.run.value if states.run else 'over'}, not given up"
     allowed, state = TASK.allowed(states.task), states.task.value
     if type(lead) in allowed:
         return f"is {state}, and is about to go on by itself; ask again"
     possible = sorted({verb.value for event, verb in VERBS.items() if event in allowed})
     if not possible:
         return f"has ended ({state}): no command changes it"
-    return f"is {state}: {VERBS.get(type(lead), Verb.RESET).value} is not possible now, only {', '.join(possible)}"
+    return f"is {state}: {VERBS.get(type(lead), Verb.RETRY).value} is not possible now, only {', '.join(possible)}"

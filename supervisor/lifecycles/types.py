@@ -37,17 +37,19 @@ class AbortScope(StrEnum):
 
 
 class Verb(StrEnum):
-    """Command about a task of a running plan, as typed and recorded."""
+    """Command about a task of a running plan, or with ``add`` about its run, as typed and recorded."""
 
     APPROVE = "approve"
     REJECT = "reject"
-    RESET = "reset"
+    RETRY = "retry"
     REQUEUE = "requeue"
     UNCLAIM = "unclaim"
     CANCEL = "cancel"
     SPLIT = "split"
     BLOCK = "block"
     UNBLOCK = "unblock"
+    KEEP = "keep"
+    ADD = "add"
 
 
 class CancelMode(StrEnum):

@@ -49,10 +49,11 @@ class AllTasksCreated(Event, frozen=True, kw_only=True):
 
 
 class TasksAdded(Event, frozen=True, kw_only=True):
-    """Event: *count* tasks were added to the plan."""
+    """Event: *count* tasks were added to the plan; *tasks* are the ids of those that a command has added."""
 
     spelled = "tasks_added"
     count: int
+    tasks: tuple[str, ...] = ()
 
 
 class FirstTaskStarted(Event, frozen=True, kw_only=True):

@@ -15,14 +15,16 @@ import msgspec
 class PlanRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Request to run a plan, as its submitter had the plan.
 
-    *text* is the plan as YAML or JSON, ``""`` to resume a run with the plan that was recorded with it. *path* is the
-    plan's file (``""``: there is none): relative paths in the plan are relative to its directory, or else to
-    *directory*, in which agents without a ``cwd`` work. *environment* are variables that every agent of the plan gets.
-    *instead* are agents of the catalogue that replace agents of the plan, *name* replaces the name of the plan.
-    *installed*: installed plug-ins are used. *key* is the idempotency key, *resume* the id of the run to resume.
+    *text* is the plan as YAML or JSON, ``""`` to resume a run with the plan that was recorded with it. *source* names
+    the text in error messages. *path* is the plan's file (``""``: there is none): relative paths in the plan are
+    relative to its directory, or else to *directory*, in which agents without a ``cwd`` work. *environment* are
+    variables that every agent of the plan gets. *instead* are agents of the catalogue that replace agents of the plan,
+    *name* replaces the name of the plan. *installed*: installed plug-ins are used. *key* is the idempotency key,
+    *resume* the id of the run to resume.
     """
 
     text: str = ""
+    source: str = "plan"
     path: str = ""
     directory: str
     environment: Mapping[str, str] = {}

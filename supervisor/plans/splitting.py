@@ -1,7 +1,7 @@
-"""Add subtasks to a plan while it runs: read the subtasks, and insert them as if the plan had always contained them.
+"""Add tasks or subtasks to a plan while it runs: read them, and insert them as if the plan had always contained them.
 
-A split, by a person or by the task's agent, may contain only tasks that a plan may contain, and is validated before
-anything happens.
+An addition, or a split by a person or by the task's agent, may contain only tasks that a plan may contain, and is
+validated before anything happens.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WANTED = "give a list of tasks, for example [{id: part, prompt: '@say hello'}]"
 _SUBTASKS: TypeAdapter[tuple[TaskConfig, ...]] = TypeAdapter(tuple[TaskConfig, ...])
 
 
-def read_subtasks(text: str, name: str) -> tuple[TaskConfig, ...]:
+def read_tasks(text: str, name: str) -> tuple[TaskConfig, ...]:
     """Parse *text* as a YAML list of tasks; *name* is the source in error texts.
 
     Raises:
@@ -34,6 +34,18 @@ def read_subtasks(text: str, name: str) -> tuple[TaskConfig, ...]:
         return _SUBTASKS.validate_python(source.data)
     except ValidationError as error:
         raise source.bad(complaints(error, source, lambda path: model_at(("tasks", *path)))) from None
+
+
+def with_tasks(plan: Plan, tasks: Sequence[TaskConfig]) -> Plan:
+    """Return *plan* with *tasks* behind its own.
+
+    Raises:
+        BadPlan: the plan would be inconsistent, for example since it has no agent of a name.
+    """
+    try:
+        return Plan.model_validate({**dict(plan), "tasks": (*plan.tasks, *tasks)})
+    except ValidationError as error:
+        raise BadPlan("\n".join(_problem_lines(error, len(plan.tasks)))) from None
 
 
 def plain_subtasks(subtasks: Sequence[TaskConfig]) -> tuple[dict[str, Any], ...]:
@@ -81,8 +93,12 @@ def _for_agent(task: TaskConfig, agent: str) -> TaskConfig:
     return task.model_copy(update={"agent": agent, "subtasks": inner})
 
 
-def _problem_lines(error: ValidationError) -> Iterable[str]:
+def _problem_lines(error: ValidationError, known: int = 0) -> Iterable[str]:
+    """Yield a line for each problem. Tasks are counted from the first that is new, which *known* tasks come before."""
     for one in error.errors(include_url=False):
         cause = one.get("ctx", {}).get("error")
         assert isinstance(cause, FieldErrors), "the tasks were checked one by one; only what hangs together is left"
-        yield from (f"{spelled(path)}: {words}" for path, words in cause.found)
+        for path, words in cause.found:
+            if known and path[0] == "tasks" and isinstance(path[1], int) and path[1] >= known:
+                path = ("tasks", path[1] - known, *path[2:])
+            yield f"{spelled(path)}: {words}"

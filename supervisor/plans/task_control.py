@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 
 class CommandResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a command: the task, the task's state afterwards, and the record of the command.
+    """Result of a command: the task, the task's state afterwards, and the record of the command. Of an addition of
+    tasks, the entity is the run.
 
-    *subtasks* are the parts of a split. *repeated*: a command with this id was given before, and this one did nothing.
+    *subtasks* are the ids of the parts of a split, or of the tasks that were added. *repeated*: a command with this id
+    was given before, and this one did nothing.
     """
 
     verb: Verb
@@ -70,8 +72,9 @@ class WorkControl(Protocol):
         """Cancel a planned task, or reject the result of a task."""
         ...
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        """Close the circuit of a task's run and set its attempts to 0, so that the task is tried again."""
+    async def retry(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        """Try a task again that was given up, with all its attempts; or try a task at once that waits for its next
+        attempt. A cancelled task stays cancelled."""
         ...
 
     async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
@@ -103,6 +106,17 @@ class WorkControl(Protocol):
     ) -> CommandResult:
         """Take a task from its session until *on* is met: other tasks of the plan, or conditions that a person
         knows."""
+        ...
+
+    async def keep(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        """End the work of the agent on a task in progress, and check and merge what is done; no other attempt follows.
+        The reply comes when the agent is told to stop; the end of the task is that of its checks."""
+        ...
+
+    async def add_tasks(
+        self, tasks: Sequence[TaskConfig], *, by: str, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        """Add *tasks* to the run, beside those that it has; they name agents of its plan."""
         ...
 
     async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:

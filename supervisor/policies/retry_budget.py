@@ -64,7 +64,7 @@ def retries_spent(tasks: Iterable[TaskData], runs: Iterable[tuple[TaskRun, TaskR
     """Return the number of retries of *tasks* and their task *runs*, as far as their data show.
 
     Each retry of a task counts, each launch that the session of a run repeated by itself, and each charged failure of a
-    run except a failure that no launch has answered. Counters that an operator's reset has set to 0 are not counted.
+    run except a failure that no launch has answered. Counters that an operator's retry has set to 0 are not counted.
     """
     return sum(task.retries for task in tasks) + sum(_spent_by(state, data) for state, data in runs)
 

@@ -251,6 +251,16 @@ class AgentConnection(Connection):
             self._drop_call(call_id)
         children = [child.started_by for child in self.session.children.values()]
         stopped = tuple(one for one, tool_id in self._calls.items() if self.runs_call(one) or tool_id in children)
+        if self._intent is not None and self._intent.exit is Exit.SUCCESS:
+            # The turn is to end well with what is done, so no call may be open then; what stops is cancelled.
+            for call_id in list(self._calls):
+                outcome = ToolOutcome.ABORTED if call_id in stopped else ToolOutcome.UNKNOWN
+                over = call_id not in stopped
+                cut = ToolCompleted(call_id=call_id, outcome=outcome, reason=self._intent.error, over=over)
+                self._send(turn_id, cut)
+                if over:
+                    self._drop_call(call_id)
+            open_calls = ()
         verdict = decide_verdict(
             stop,
             error,

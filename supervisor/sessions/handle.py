@@ -89,7 +89,11 @@ class Session:
 
     @property
     def state(self) -> str:
-        """State of the session, in the specification's spelling."""
+        """State of the session, in the specification's spelling.
+
+        Raises:
+            NoSuchEntity: the session has ended.
+        """
         return self._core.state_of(self.id)
 
     @property
@@ -146,7 +150,10 @@ class Session:
 
         Raises:
             ValueError: *at* is none of these values, or is given for a message that is not urgent.
+            TypeError: an argument has a wrong type.
             NoSuchEntity: the session has ended.
+            Refused: the session is ending, its queue of messages is full, or it works for a task and may get no further
+                prompt. As :class:`Degraded`: the journal cannot be written now.
         """
         check_type("urgent", urgent, bool)
         return await self._core.send(self.id, text, urgent=urgent, at=at, sender=sender)
@@ -160,7 +167,15 @@ class Session:
         budget: Budget | None = None,
     ) -> Session:
         """Start a child session. The child ends before this session does, unless the child's cancel mode says
-        otherwise. The child's *budget* is a part of this session's budget."""
+        otherwise. The child's *budget* is a part of this session's budget.
+
+        Raises:
+            TypeError: an argument has a wrong type.
+            ValueError: the name is no session's name, *cancel_mode* is none of the modes, or no agent has that name.
+            NoSuchEntity: this session has ended.
+            Refused: this session, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written
+                now.
+        """
         return await self._core.start_session(name, agent=agent, parent=self.id, cancel_mode=cancel_mode, budget=budget)
 
     async def abort(
@@ -173,12 +188,25 @@ class Session:
         within_s: float | None = None,
         plan_id: str | None = None,
     ) -> Receipt:
-        """Abort the session, and everything else that *scope* reaches; return the receipt. The arguments and errors are
-        those of :meth:`Supervisor.abort`."""
+        """Abort the session, and everything else that *scope* reaches; return the receipt. The arguments are those of
+        :meth:`Supervisor.abort`. A session that has ended is no error: the receipt says so.
+
+        Raises:
+            TypeError: an argument has a wrong type.
+            ValueError: *scope* is no abort scope, or *within_s* is negative. As :class:`NoSiblings`: the scope is
+                ``sibling``, and the session has no parent.
+            Refused: the abort differs from the plan *plan_id* by now; nothing was ended.
+        """
         return await self._core.aborts.abort(
             self.id, scope, reason=reason, actor=actor, now=now, within_s=within_s, plan_id=plan_id
         )
 
     async def close(self, reason: str = "no more work") -> None:
-        """Close the session in the regular way, and wait until everything below the session has ended."""
+        """Close the session in the regular way, and wait until everything below the session has ended. A session that
+        has ended is no error.
+
+        Raises:
+            TypeError: *reason* is no text.
+            JournalError: the journal was lost meanwhile; nevertheless the session was ended.
+        """
         await self._core.close_session(self.id, reason=reason)

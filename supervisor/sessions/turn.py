@@ -15,6 +15,7 @@ from actors.timers import TimerService
 from supervisor.lifecycles.effects import AnswerPermission, AskPermission, CancelTool, CleanUp, Verify
 from supervisor.lifecycles.entity_types import TURN_KIND
 from supervisor.lifecycles.events import AgentReaped, OperatorStop, TaskCompleted, TaskFailed
+from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
 from supervisor.policies.abort_request import EXITING_S
@@ -137,6 +138,22 @@ class TurnEntity(EntityActor):
             session.connection.answer_delegation(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
 
     # ------------------------------------------------------------------ end
+    @property
+    def can_finish(self) -> bool:
+        """Whether the agent works on the turn, and neither an end nor a message is on its way to the agent."""
+        session = self._session
+        if session is None or session.connection is None or session.is_stopping:
+            return False
+        is_running = self._registry.entity(session.session_id).state is Session.RUNNING
+        is_running = is_running and self.state in (Turn.RUNNING, Turn.TOOL_USE)
+        return is_running and session.connection.turn_id == self.id and not session.data.inbox
+
+    def finish(self, reason: str) -> None:
+        """Have the agent stop its work on the turn, which has then succeeded with what is done."""
+        if self.can_finish and self._session is not None:
+            done = Verdict(exit=Exit.SUCCESS, error=reason)
+            self._session.start_in(self._services.background.actor_id, self._stop_agent, self._session, done)
+
     def _verify(self, session: LiveSession, cause: Cause) -> None:
         """Decide whether the turn has succeeded: its agent has reported a successful end, and no tool call may have
         been opened since.
@@ -169,7 +186,8 @@ class TurnEntity(EntityActor):
     async def _clean_up_later(self, session: LiveSession, cause: Cause) -> None:
         """Stop an agent that still works on the turn, then end the scopes of the turn's calls and report the
         clean-up."""
-        await self._stop_agent(session)
+        intent = self.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
+        await self._stop_agent(session, intent)
         system, cleanup_s = self._registry.system, self._services.cleanup_s
         with system.timers.limit(cleanup_s) as budget:
             for tool_id in system.children(self.id):
@@ -180,13 +198,12 @@ class TurnEntity(EntityActor):
         reaped = AgentReaped(degraded=budget.cancelled_caught, note=note)
         self._registry.send(self.id, reaped, cause=cause)
 
-    async def _stop_agent(self, session: LiveSession) -> None:
-        """Make the agent stop its work on the turn, which has failed while the agent was still working, for example at
-        its time-out."""
+    async def _stop_agent(self, session: LiveSession, intent: Verdict) -> None:
+        """Make the agent stop its work on the turn, which ends with *intent*: it has failed while the agent was still
+        working, for example at its time-out, or is to end now."""
         connection = session.connection
         if connection is None or connection.turn_id != self.id:
             return
-        intent = self.data.verdict or Verdict(exit=Exit.ERROR, error="the turn is over")
         grace_s = session.data.limits.grace_s
         with anyio.CancelScope() as scope:
             termination = TurnTermination(

@@ -91,7 +91,7 @@ _KINDS: Final = (
     FaultKind("host.unclaims", 0.20, "a task that is not begun yet is taken away from whoever claimed it"),
     FaultKind("host.blocks", 0.10, "a task that is claimed, or worked on, is blocked on something"),
     FaultKind("host.splits", 0.05, "a task is split into subtasks while it waits, or is worked on"),
-    FaultKind("host.resets", 0.40, "a task that has failed for good, or cools down, is to be tried afresh"),
+    FaultKind("host.retries", 0.40, "a task that has failed for good, or cools down, is to be tried afresh"),
     FaultKind("host.reloads", 0.10, "the plan is read again: it has other workers, and one more task"),
     FaultKind("host.lurks", 0.60, "an operator waits for a task to come into some state, and strikes right then"),
     FaultKind("host.gives_up", 0.30, "whoever has a plan run gives it up (once for each supervisor)"),

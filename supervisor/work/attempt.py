@@ -51,7 +51,7 @@ from supervisor.sessions.restore import WHY
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace
-from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.completion_pipeline import ENDED_BY, CompletionPipeline
 from supervisor.work.empty_attempt import find_empty
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.settling import settle_turn
@@ -136,13 +136,17 @@ class Attempts:
             await self._plan_run.report(execution, task_run.ExecutionCompleted())
             return
         outcome = await self._outcome(execution)
-        execution.seq, execution.output = outcome.seq or execution.seq, outcome.text
+        kept_by, execution.output = execution.data.kept_by, outcome.text
+        if not kept_by:  # else what follows has the command as its cause
+            execution.seq = outcome.seq or execution.seq
+        elif outcome.outcome == "failed" and self._plan_run.lives(execution.session_id):
+            outcome = outcome._replace(outcome="completed")  # what is done is to be checked, however the turn ended
         if outcome.outcome == "completed":
             await settle_turn(self._sup, execution)
             session = self._sup.registry.sessions.get(execution.session_id)
             if session is None or session.is_terminating:
                 outcome = outcome._replace(outcome="aborted", error="its session was ended before its work was judged")
-            elif error := await self._find_undone(execution, outcome):
+            elif not kept_by and (error := await self._find_undone(execution, outcome)):
                 outcome = outcome._replace(outcome="failed", error=error)
         # A task that was split meanwhile leaves the rest to its subtasks, however its own turn ended.
         is_split = execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"
@@ -156,6 +160,7 @@ class Attempts:
             failed = await self.failure_of(execution, outcome)
             model = outcome.how.model if outcome.how is not None else None
             no_retry = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
+            no_retry = ENDED_BY.format(kept_by) if kept_by else no_retry
             given = Circumstances(verdict=outcome.how, no_retry=no_retry)
             await self._plan_run.report(execution, failed, given=given)
 

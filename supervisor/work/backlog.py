@@ -129,7 +129,7 @@ _WORDS = {
     RefusalReason.FILES: "its files overlap those of",
     RefusalReason.PROVIDER: "no work is begun now for the provider",
     RefusalReason.AGENT: "as many tasks as max_sessions allows are at work with the agent",
-    RefusalReason.TOTAL: "as many tasks as max_sessions_total allows are at work, in all plans of the supervisor",
+    RefusalReason.TOTAL: "all plans together have as many tasks at work as max_sessions_total allows:",
 }
 
 

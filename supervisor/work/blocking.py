@@ -180,7 +180,7 @@ class BlockedTasks:
         limit_s = execution.task.timeout_s or Timeouts().hard_cap_s
         waited_s = self._plan_run.sup.journal_writer.clock.wall.time() - execution.changed_at
         with self._plan_run.sup.timers.limit(limit_s - max(0.0, waited_s)):
-            while (unsettled := _unsettled(execution)) is not None:  # one that was settled may be reset meanwhile
+            while (unsettled := _unsettled(execution)) is not None:  # one that was settled may be tried again meanwhile
                 await unsettled.settled.wait()
             return
         while (running := execution.entity.running) is not None:  # its own turn goes on beside them

@@ -17,6 +17,7 @@ import anyio
 import msgspec
 
 from supervisor.lifecycles.types import LifecycleEvent, RecordId, Verb
+from supervisor.plans.source import BadPlan
 from supervisor.plans.task_control import CommandResult
 from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
@@ -28,13 +29,15 @@ REFUSED: Final = "CommandRefused"
 EFFECTS: Final[Mapping[Verb, frozenset[str]]] = {
     Verb.APPROVE: frozenset({"approved", "approval_granted", "approval_denied"}),
     Verb.REJECT: frozenset({"rejected", "approval_denied"}),
-    Verb.RESET: frozenset({"reopened", "manual_reset"}),
+    Verb.RETRY: frozenset({"reopened", "manual_reset"}),
     Verb.REQUEUE: frozenset({"requeued"}),
     Verb.UNCLAIM: frozenset({"unclaimed"}),
     Verb.CANCEL: frozenset({"cancelled"}),
     Verb.SPLIT: frozenset({"split"}),
     Verb.BLOCK: frozenset({"blocked"}),
     Verb.UNBLOCK: frozenset({"unblocked"}),
+    Verb.KEEP: frozenset({"kept"}),
+    Verb.ADD: frozenset({"tasks_added"}),
 }
 """The events that each command may cause. A task that was approved and cannot be merged gets the event of a denial."""
 KEPT_MAX: Final = 10_000
@@ -47,8 +50,8 @@ Note = Callable[[str, str, Cause, dict[str, Any], str], LifecycleEvent]
 
 
 class CommandEffect(NamedTuple):
-    """The effect of a command: the new state of its task (or of the task's run), and the subtasks that the task was
-    split into."""
+    """The effect of a command: the new state of its task (or of the task's run, or of the workstream), and the ids of
+    the subtasks that the task was split into, or of the tasks that were added."""
 
     state: str
     subtasks: tuple[str, ...] = ()
@@ -83,7 +86,12 @@ class CommandReused(ValueError):
 
 
 def _other(first: Command) -> str:
-    return " on other things" if first.verb is Verb.BLOCK else " with other subtasks"
+    match first.verb:
+        case Verb.BLOCK:
+            return " on other things"
+        case Verb.ADD:
+            return " with other tasks"
+    return " with other subtasks"
 
 
 class _KnownResult(NamedTuple):
@@ -138,7 +146,7 @@ class CommandLog:
         cause = Cause(fact.seq, None, command.by)
         try:
             return _result(command, fact.seq, await take(cause))
-        except (Refused, LookupError, ValueError) as error:
+        except (Refused, BadPlan, LookupError, ValueError) as error:
             with suppress(NoSuchEntity):  # its log is closed: its plan ended meanwhile
                 self._note(command.entity_id, REFUSED, cause, {"command": command.verb.value}, str(error))
             raise
@@ -156,26 +164,29 @@ class CommandLog:
 
     # ------------------------------------------------------------------ after a start
     def fold(self, records: Iterable[LifecycleEvent]) -> None:
-        """Remember the commands that took effect under an earlier supervisor: *records* are the records of tasks and
-        their runs, ordered by number."""
+        """Remember the commands that took effect under an earlier supervisor: *records* are the records of tasks, their
+        runs and workstreams, ordered by number."""
         given: dict[RecordId, Command] = {}
         newest: dict[str, RecordId] = {}
         for record in records:
             if record.outcome == "fact" and record.event == COMMANDED:
-                given[record.seq], newest[record.entity_id] = _command(record), record.seq
+                given[record.seq] = command = _command(record)
+                if command.verb is not Verb.ADD:  # a split adds tasks to the workstream, too
+                    newest[record.entity_id] = record.seq
             elif record.outcome == "fact" and record.event == REFUSED and record.cause_id is not None:
                 given.pop(record.cause_id, None)
             elif record.outcome == "transition":
                 # The effect of the command that caused the record, or that came before it in the log of its task, if
                 # it is an event that the command is for.
                 seq = record.cause_id if record.cause_id in given else newest.get(record.entity_id)
-                command = given.get(seq) if seq is not None else None
-                if seq is None or command is None or record.event not in EFFECTS[command.verb]:
+                found = given.get(seq) if seq is not None else None
+                if seq is None or found is None or record.event not in EFFECTS[found.verb]:
                     continue
                 del given[seq]
-                if command.id is not None:
-                    effect = CommandEffect(record.to_status, tuple(record.metadata.get("subtasks", ())))
-                    self._keep(command.id, command, _result(command, seq, effect))
+                if found.id is not None:
+                    made = record.metadata.get("subtasks") or record.metadata.get("tasks", ())
+                    effect = CommandEffect(record.to_status, tuple(made))
+                    self._keep(found.id, found, _result(found, seq, effect))
 
 
 def digest_of(value: object) -> str:

@@ -76,6 +76,9 @@ EffectEnd = Callable[[], Awaitable[None]]
 ORPHANED: Final = "the supervisor of its session ended"
 """Reason on record of a task that was lost with its supervisor."""
 
+ENDED_BY: Final = "{} has ended the work on it"
+"""Reason why there is no other attempt at a task whose work was kept."""
+
 MERGED: Final = "Merged"
 MERGE_REFUSED: Final = "MergeRefused"
 """Facts of a workstream about the late merge of a task that was closed in an earlier workstream before its work was
@@ -123,7 +126,7 @@ class CompletionPipeline:
         """Test the joint work of the subtasks, which are all closed. Return the same as ``_find_problem``, with the
         commit of the task's own part."""
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
-        inspected = f"{execution.name}.whole"
+        inspected = f"{execution.id}.whole"
         inspect = partial(self._sup.verification.inspect, inspected, tests, directory, self._sup.stop_now)
         rejection = await make_step(self._sup, execution, inspect)
         if rejection is None:
@@ -371,7 +374,7 @@ class CompletionPipeline:
             await plan_run.workstream.record_failed(execution, error, plan_run.results)
         # The slot is free just before the result: no other task that ends because of this failure is given the slot.
         await plan_run.give_back(execution)
-        if not is_critical:  # with the result: who sees that the task has failed for good can reset it
+        if not is_critical:  # with the result: who sees that the task has failed for good can retry it
             self._give_up(execution, error)
         plan_run.settle(execution, "failed", error)
 
@@ -383,6 +386,8 @@ class CompletionPipeline:
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
         """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
         data, profile = execution.data, self._sup.profile(agent, execution.id)
+        if data.kept_by:
+            return False, ENDED_BY.format(data.kept_by)
         if agent != execution.agent or not data.has_findings:
             return agent != execution.agent, ""
         # An agent whose prompt may not hold findings, since it may execute them, is claimed again without them.

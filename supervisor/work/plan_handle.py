@@ -148,6 +148,12 @@ class Submissions:
         await handle.begun()
         return handle
 
+    def run_of(self, key: str) -> str:
+        """Return the id of the run that was submitted with *key*; ``""`` if there is none."""
+        handle = next((one for one in self.running if one.submission.key == key), None)
+        first = self._core.recovered_work.earlier.by_key.get(key)
+        return handle.run_id if handle is not None else first.workstream if first is not None else ""
+
     async def _first(self, sup: Supervisor, key: str, request: str) -> PlanHandle | None:
         """Return the handle of the run that was submitted with *key*, if one was.
 
@@ -238,10 +244,16 @@ class PlanHandle:
 
     An error of a run that is never awaited is only logged.
 
-    The commands name a task of the run by its name in the plan, or by its id (``r1#fix``). They raise as
-    :class:`~supervisor.plans.task_control.WorkControl` says: ``NoSuchEntity`` for a task that the plan does not have,
-    ``Refused`` for a command that the state of the task does not allow now. *by* names the giver of a command in the
-    records. A command with a *command_id* takes effect once, however often it is given.
+    The commands name a task of the run by its name in the plan, or by its id (``r1#fix``). *by* names the giver of a
+    command in the records. A command with a *command_id* takes effect once, however often it is given.
+
+    Commands raise:
+        NoSuchEntity: the plan has no such task.
+        Refused: the state of the task does not allow the command now, or the run has ended; nothing was done. As
+            :class:`Degraded`: the journal cannot be written now.
+        ValueError: the *command_id* was used for another command, is empty, or is too long.
+        TypeError: an argument has a wrong type.
+        JournalError: the journal was lost meanwhile.
     """
 
     def __init__(self, sup: Supervisor, plan: Plan | None, submission: Submission | None = None) -> None:
@@ -322,7 +334,11 @@ class PlanHandle:
         return self.wait().__await__()
 
     async def wait(self) -> PlanResult:
-        """Wait for the end of the run, as ``await handle`` does: ``group.start_soon(handle.wait)``."""
+        """Wait for the end of the run, as ``await handle`` does: ``group.start_soon(handle.wait)``.
+
+        Raises:
+            Refused, JournalError, ValueError: as the class says of an await.
+        """
         result = await self.outcome()
         # Nothing is awaited from here on: the record becomes durable when this task waits next, and the host has the
         # result then.
@@ -389,43 +405,83 @@ class PlanHandle:
 
     async def usage(self) -> Mapping[str, Amounts]:
         """Return the amounts used (tokens, money, turns), by the id of each task, session and turn; an amount includes
-        everything below the entity."""
+        everything below the entity.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
         return UsageTotals(await records_of(self._sup.core.journal)).sums()
 
     # ------------------------------------------------------------------ commands
     async def approve(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Approve a planned task, or the result of a task; an approved result is merged."""
+        """Approve a planned task, or the result of a task; an approved result is merged.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
         return await self.runner.commands.approve(task, by=by, reason=reason, command_id=command_id)
 
     async def reject(self, task: str, *, reason: str, by: str = HOST, command_id: str | None = None) -> CommandResult:
-        """Cancel a planned task, or reject the result of a task."""
+        """Cancel a planned task, or reject the result of a task.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
         return await self.runner.commands.reject(task, by=by, reason=reason, command_id=command_id)
 
     async def cancel_task(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Cancel one task for good."""
+        """Cancel one task for good.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
         return await self.runner.commands.cancel(task, by=by, reason=reason, command_id=command_id)
 
     async def requeue(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Take a task in progress from its session, and let another session take the task."""
+        """Take a task in progress from its session, and let another session take the task.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
         return await self.runner.commands.requeue(task, by=by, reason=reason, command_id=command_id)
 
     async def unclaim(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Take a task that was claimed but not begun from its session."""
+        """Take a task that was claimed but not begun from its session.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
         return await self.runner.commands.unclaim(task, by=by, reason=reason, command_id=command_id)
 
-    async def reset(
+    async def keep(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Close the circuit of a task's run and set its attempts to 0, so that the task is tried again."""
-        return await self.runner.commands.reset(task, by=by, reason=reason, command_id=command_id)
+        """End the work of the agent on a task in progress, and check and merge what is done; no other attempt
+        follows.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
+        return await self.runner.commands.keep(task, by=by, reason=reason, command_id=command_id)
+
+    async def retry(
+        self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        """Try a task again that was given up, with all its attempts; or try a task at once that waits for its next
+        attempt. A cancelled task stays cancelled.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
+        return await self.runner.commands.retry(task, by=by, reason=reason, command_id=command_id)
 
     async def split(
         self,
@@ -436,36 +492,59 @@ class PlanHandle:
         reason: str = "",
         command_id: str | None = None,
     ) -> CommandResult:
-        """Split a task into *subtasks*; the task is completed when the subtasks are."""
+        """Split a task into *subtasks*; the task is completed when the subtasks are.
+
+        Raises:
+            BadPlan: the subtasks do not fit into the plan.
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
         return await self.runner.commands.split(task, subtasks, by=by, reason=reason, command_id=command_id)
 
     async def block(
         self, task: str, on: Sequence[str], *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
         """Take a task from its session until everything in *on* is available: other tasks of the plan, or conditions
-        that a person knows."""
+        that a person knows.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
         return await self.runner.commands.block(task, on, by=by, reason=reason, command_id=command_id)
 
     async def unblock(
         self, task: str, *, by: str = HOST, reason: str = "", command_id: str | None = None
     ) -> CommandResult:
-        """Release a blocked task: the condition that the task waited for is met."""
+        """Release a blocked task: the condition that the task waited for is met.
+
+        Raises:
+            NoSuchEntity, Refused, ValueError, Degraded, JournalError: as the class says.
+        """
         return await self.runner.commands.unblock(task, by=by, reason=reason, command_id=command_id)
 
-    async def add(self, plan: Plan) -> list[str]:
-        """Run the tasks of *plan* that are new, beside the running tasks. Return the ids of the new tasks.
+    async def add(
+        self, plan: Plan, *, by: str = HOST, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        """Run the tasks of *plan* that are new, beside the tasks of the run; ``subtasks`` of the result are their ids.
+        *plan* may have other agents and workers, which new tasks use; a task that *plan* leaves out goes on.
 
         Raises:
             BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or every task has ended.
-            Refused: the run ended before it had begun.
+            Refused: the run has ended, or takes no more tasks since a critical task has failed.
         """
         check_type("plan", plan, Plan, "a file by load_plan(path)")
-        await any_of(self.runner.begun, self.ended)
-        if not self.runner.begun.is_set():
-            raise Refused(f"the run {self._name} ended before it had begun")
-        added = self.runner.check(plan)
-        self.runner.add(plan)
-        return added
+        return await self.runner.commands.add_plan(plan, by=by, reason=reason, command_id=command_id)
+
+    async def add_tasks(
+        self, tasks: Sequence[TaskConfig], *, by: str = HOST, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        """Run *tasks* beside the tasks of the run, with agents of its plan; ``subtasks`` of the result are their ids.
+
+        Raises:
+            BadPlan: a task is invalid in this plan, or its id is or was used in the run.
+            Refused: the run has ended, or takes no more tasks since a critical task has failed.
+            ValueError, TypeError, Degraded, JournalError: as the class says.
+        """
+        return await self.runner.commands.add_tasks(tasks, by=by, reason=reason, command_id=command_id)
 
 
 def _cause_of(error: Exception) -> Exception:

@@ -20,11 +20,12 @@ What is done for a task follows from its states (``work.task_entity``), so whoev
 nothing else. Every record is made without an await after its decision, so that no lock is needed.
 
 Invariants: a task has at most one claim; a task is claimable exactly while it waits for a worker (``look``); a task is
-settled once (``result``), unless an operator resets the task; no work is begun when ``running`` is false.
+settled once (``result``), unless an operator has the task tried again; no work is begun when ``running`` is false.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
@@ -248,6 +249,13 @@ class PlanRun:
     def setup(self) -> Setup:
         """Agents, settings and working directory of the run."""
         return self.sup.setups.of(self.workstream.id)
+
+    @property
+    def place(self) -> str:
+        """Directory that owned files of the run are relative to, where runs work in directories of their own; else
+        ``""``."""
+        own = self.sup.setups.of_runs.get(self.workstream.id)
+        return os.path.realpath(own.workdir) if own is not None else ""
 
     def _limited_agent(self, agent: str) -> str:
         """Return the name by which a limit on the sessions of *agent* counts: agents of a run that has its own are

@@ -25,8 +25,8 @@ import anyio
 
 from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.task import Task, TaskEnd
-from supervisor.lifecycles.workstream import Workstream
+from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded, Workstream
 from supervisor.plans.acceptance import Rejection
 from supervisor.plans.checks import agent_problems, need_problems
 from supervisor.plans.earlier_runs import tasks_digest
@@ -52,7 +52,7 @@ from supervisor.work.reporting import read_unreported_result
 from supervisor.work.results import PlanResult, TaskResult, not_accepted
 from supervisor.work.scheduler import TaskScheduler
 from supervisor.work.task_commands import TaskCommands
-from supervisor.work.task_execution import ACTOR, CancelReason, TaskExecution
+from supervisor.work.task_execution import ACTOR, TaskExecution
 from supervisor.work.workers import Heartbeat
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.work.workstream_export import export_workstream, record_usage
@@ -107,7 +107,7 @@ class PlanRunner:
         self.unshown = ""
         """A sentence about an earlier run's result that was never reported and is not returned by this run either;
         ``""`` if none."""
-        self.commands = TaskCommands(sup)
+        self.commands = TaskCommands(sup, self._add)
         """Commands of operators and agents about the tasks of the run."""
         self._scheduler: TaskScheduler | None = None
         self._hidden: Collection[str] = ()
@@ -468,7 +468,8 @@ class PlanRunner:
         if workstream.state is Workstream.VALIDATING:
             tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
             where, until = str(plan_run.setup.workdir), self._sup.stop_now
-            inspect = partial(self._sup.verification.inspect, "validation", tests, where, until)
+            inspected = f"{workstream.id}.validation"
+            inspect = partial(self._sup.verification.inspect, inspected, tests, where, until)
             clock, stopping = self._sup.journal_writer.clock.wall, self._sup.stopping
             try:
                 rejection = await outlast_obstacles(inspect, workstream.note_obstacle, clock, stopping)
@@ -519,24 +520,29 @@ class PlanRunner:
                 for path, words in (*agent_problems(alone, plan.agents), *need_problems(alone, plan.workers)):
                     yield f"task {execution.name}, which is left out and goes on: {spelled(path)}: {words}"
 
-    def add(self, plan: Plan) -> None:
-        """Open the tasks of *plan* that are new (``check``). Running tasks that *plan* leaves out go on."""
-        self.plan_run.worker_pool.resize(plan.workers, plan.max_sessions)
+    def _add(self, plan: Plan, cause: Cause) -> tuple[str, ...]:
+        """Open the tasks of *plan* that are new, and return their ids; *cause* is the record of the command. Running
+        tasks that *plan* leaves out go on.
+
+        Raises:
+            BadPlan: as for ``check``.
+            Refused: the workstream takes no more tasks, since a critical task has failed.
+        """
+        plan_run, workstream = self.plan_run, self.plan_run.workstream
+        if self.check(plan) and TasksAdded not in WORKSTREAM.allowed(workstream.state):
+            raise Refused(f"run {workstream.id} is {workstream.state.value}, and takes no more tasks")
+        plan_run.worker_pool.resize(plan.workers, plan.max_sessions)
         recorded = self._with_left_out(plan)
-        self.plan_run.plan = self._split_as_before(plan)
-        with self.plan_run.together():
-            new = self.scheduler.open_tasks(self.plan_run.plan)
-            if not new:
-                return
-            try:
-                self.plan_run.workstream.add_tasks(len(new))
-                self.plan_run.workstream.note_plan(recorded, self._hidden)
-            except Refused as refusal:  # a critical task has failed meanwhile
-                for execution in new:
-                    why = CancelReason(f"it came too late: {refusal}", TaskEnd.CANCELLED)
-                    self.plan_run.start(self.scheduler.cancel, execution, why)
-                return
-        self.plan_run.start(self._consider, new)
+        plan_run.plan = self._split_as_before(plan)
+        with plan_run.together():
+            workstream.follow(cause)
+            new = self.scheduler.open_tasks(plan_run.plan)
+            ids = tuple(one.id for one in new)
+            if new:
+                workstream.add_tasks(len(new), ids)
+                workstream.note_plan(recorded, self._hidden)
+        plan_run.start(self._consider, new)
+        return ids
 
     def _with_left_out(self, plan: Plan) -> Plan:
         """Return *plan* with the tasks of the run that *plan* leaves out, and with their agents."""

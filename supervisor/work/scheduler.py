@@ -217,7 +217,7 @@ class TaskScheduler:
             provider = plan_run.provider_of(execution.agent)
             if not execution.is_imported:
                 plan_run.by_id[execution.id] = execution
-                item = execution.backlog_item(plan_run.workstream.id, provider, plan_run.executions)
+                item = execution.backlog_item(plan_run.workstream.id, plan_run.place, provider, plan_run.executions)
                 plan_run.backlog.add(item, on_hold=True)
         return new
 

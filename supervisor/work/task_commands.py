@@ -18,12 +18,15 @@ from actors.one_shot_event import first_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.task import Task, TaskEnd
+from supervisor.lifecycles.task import Task, TaskEnd, task_end
 from supervisor.lifecycles.task_refusals import refusal
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
-from supervisor.plans.splitting import plain_subtasks, with_subtasks
+from supervisor.plans.plan import Plan
+from supervisor.plans.recorded import request_digest
+from supervisor.plans.source import BadPlan
+from supervisor.plans.splitting import plain_subtasks, with_subtasks, with_tasks
 from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.argument_checks import check_items, check_type, check_types
@@ -61,10 +64,11 @@ CommandStep = Callable[[CommandRequest], Awaitable[CommandEffect]]
 
 
 class TaskCommands:
-    """Carries out commands about the tasks of a plan that runs on *sup*."""
+    """Carries out commands about the tasks of a plan that runs on *sup*. *add* opens the tasks of a plan that are new,
+    and returns their ids."""
 
-    def __init__(self, sup: SupervisorCore) -> None:
-        self._sup = sup
+    def __init__(self, sup: SupervisorCore, add: Callable[[Plan, Cause], tuple[str, ...]]) -> None:
+        self._sup, self._add = sup, add
         self._commands = CommandLog(self._note)
         self._begun = anyio.Event()
         self._scheduler: TaskScheduler | None = None
@@ -78,8 +82,10 @@ class TaskCommands:
         for row in self._sup.recovered_work.rows.values():
             if row.kind == Kind.RUN:
                 runs.setdefault(row.parent_id or "", []).append(row.id)
-        for entity_id in left.values():  # resets are in the logs of runs, also of those that are over
+        for entity_id in left.values():  # retries are in the logs of runs, also of those that are over
             self._commands.fold(await self._records([entity_id, *runs.get(entity_id, [])]))
+        if left:
+            self._commands.fold(await self._records([scheduler.plan_run.workstream.id]))
         self._scheduler = scheduler
         self._begun.set()
 
@@ -136,8 +142,11 @@ class TaskCommands:
     async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REJECT, self._reject, task, by, reason, command_id)
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        return await self._give(Verb.RESET, self._reset, task, by, reason, command_id)
+    async def retry(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        return await self._give(Verb.RETRY, self._retry, task, by, reason, command_id)
+
+    async def keep(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        return await self._give(Verb.KEEP, self._keep, task, by, reason, command_id)
 
     async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.REQUEUE, self._requeue, task, by, reason, command_id)
@@ -182,6 +191,53 @@ class TaskCommands:
 
     async def unblock(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return await self._give(Verb.UNBLOCK, self._unblock, task, by, reason, command_id)
+
+    async def add_tasks(
+        self, tasks: Sequence[TaskConfig], *, by: str, reason: str = "", command_id: str | None = None
+    ) -> CommandResult:
+        check_items("tasks", tasks, TaskConfig)
+        given = digest_of([one.model_dump(mode="json") for one in tasks])
+
+        def grown() -> Plan:
+            plan, known = self.scheduler.plan_run.plan, self.scheduler.plan_run.executions
+            for number, one in enumerate(tasks):
+                if one.id in known:
+                    raise BadPlan(f"tasks[{number}].id: {one.id!r} is or was a task of run {self.run_id}; use another")
+            whole = with_tasks(plan, tasks)  # a new task may depend on what another one was split into
+            tops = (one.task for one in known.values() if one.parent is None)
+            return whole.model_copy(update={"tasks": (*tops, *tasks)})
+
+        return await self._grow(grown, by, reason, command_id, given)
+
+    async def add_plan(self, plan: Plan, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        """Add the tasks of *plan* that are new to the run, and use its agents and workers. Tasks that *plan* leaves out
+        go on.
+
+        Raises:
+            BadPlan: *plan* changes settings or tasks that are fixed while the run goes on, or every task has ended.
+        """
+        return await self._grow(lambda: plan, by, reason, command_id, request_digest(plan, None))
+
+    async def _grow(
+        self, grown: Callable[[], Plan], by: str, reason: str, command_id: str | None, given: str
+    ) -> CommandResult:
+        """Add the tasks of the plan *grown* that are new; the command is recorded of the workstream."""
+        check_type("by", by, str)
+        check_type("reason", reason, str)
+        check_types(str, command_id=command_id)
+        await self._wait_begun()
+        run, by = self.run_id, encodable(by)
+        command = Command(verb=Verb.ADD, entity_id=run, by=by, reason=reason, id=command_id, given=given)
+
+        async def take(cause: Cause) -> CommandEffect:
+            plan_run = self.scheduler.plan_run
+            if not plan_run.running:
+                raise Refused(f"run {run} has ended; submit the tasks as a plan of their own")
+            ids = self._add(grown(), cause)
+            await self._sup.journal_writer.flush()
+            return CommandEffect(plan_run.workstream.state.value, ids)
+
+        return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"add to {run}")
 
     async def _give(
         self, verb: Verb, do: CommandStep, name: str, by: str, reason: str, command_id: str | None, given: str = ""
@@ -282,7 +338,7 @@ class TaskCommands:
         return CommandEffect(Task.CANCELLED.value)
 
     # ------------------------------------------------------------------ another try
-    async def _reset(self, request: CommandRequest) -> CommandEffect:
+    async def _retry(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
         # A task that has just failed is claimed again by itself, or settled, when it is put away.
         while execution.state is Task.FAILED and (running := execution.entity.running) is not None:
@@ -291,20 +347,22 @@ class TaskCommands:
         if execution.state is Task.FAILED:
             return await self._reopen(request)
         if execution.state is Task.CANCELLED:
-            raise Refused(f"task {execution.name!r} is CANCELLED, and about to end; it is not tried again")
+            end = task_end(execution.state.value, execution.data.ended_as)
+            fix = f"a run that resumes {self.run_id} does what was cancelled (--resume)"
+            raise Refused(f"task {execution.name!r} has ended on purpose ({end}), and stays so in this run; {fix}")
         if not execution.knows_run:
             raise Refused(
-                f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to reset"
+                f"task {execution.name!r} is {execution.state.value}, and its run is over; there is nothing to retry"
             )
         waits = execution.is_delayed or execution.job is Job.RETRYING  # a blocked task waits for no delay
         if execution.run in (TaskRun.RETRYING, TaskRun.PENDING) and waits:
             request.begin()
             self.scheduler.try_now(execution)
             return CommandEffect(execution.run.value)
-        reset = task_run.ManualReset(by=request.by)
-        self._check(execution, reset)
+        again = task_run.ManualReset(by=request.by)
+        self._check(execution, again)
         request.begin()
-        self.scheduler.try_now(execution, reset)
+        self.scheduler.try_now(execution, again)
         return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
@@ -312,7 +370,7 @@ class TaskCommands:
         execution, plan_run = request.execution, self.scheduler.plan_run
         if execution.result is None or plan_run.workstream.state in WORKSTREAM.terminal:
             raise Refused(f"task {execution.name!r} has failed with its workstream, or is about to be tried again")
-        reopened = task.Reopened(by=request.by, reason=request.words("reset"))
+        reopened = task.Reopened(by=request.by, reason=request.words("retried"))
         self._check(execution, reopened)
         request.begin()
         plan_run.unsettle(execution)
@@ -333,6 +391,19 @@ class TaskCommands:
 
     async def _unclaim(self, request: CommandRequest) -> CommandEffect:
         return self._lead(request, task.Unclaimed(reason=request.words("taken away")))
+
+    async def _keep(self, request: CommandRequest) -> CommandEffect:
+        execution = request.execution
+        kept = task.Kept(by=request.by, reason=request.words("ended, and kept as it is,"))
+        self._check(execution, kept)
+        if execution.run is not TaskRun.IN_PROGRESS or not self._sup.can_finish_turn(execution.session_id):
+            why = "no agent works on it now, or its turn answers a message"
+            raise Refused(f"task {execution.name!r} cannot be kept: {why}; ask again, or cancel it")
+        request.begin()
+        self.scheduler.plan_run.record(execution, kept)
+        await execution.recorded()
+        self._sup.finish_turn(execution.session_id, kept.reason)
+        return CommandEffect(Task.IN_PROGRESS.value)
 
     # ------------------------------------------------------------------ blocked
     async def _block(self, request: CommandRequest, on: Sequence[str]) -> CommandEffect:

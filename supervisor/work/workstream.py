@@ -153,13 +153,18 @@ class WorkstreamEntity:
         if self.state is Workstream.PLANNED:
             await self._post(workstream.AllTasksCreated(count=self.tasks))
 
-    def add_tasks(self, count: int) -> None:
-        """Record that the workstream has *count* more tasks, without waiting for the journal.
+    def add_tasks(self, count: int, tasks: tuple[str, ...] = ()) -> None:
+        """Record that the workstream has *count* more tasks, without waiting for the journal; *tasks* are the ids of
+        those that a command has added.
 
         Raises:
             Refused: the workstream has ended.
         """
-        self._record(workstream.TasksAdded(count=count))
+        self._record(workstream.TasksAdded(count=count, tasks=tasks))
+
+    def follow(self, cause: Cause) -> None:
+        """Make *cause*, the record of a command, the cause of the next record, and of the tasks that are opened."""
+        self._seq = cause.seq
 
     def record_begun(self, execution: TaskExecution) -> None:
         """Record that the workstream's first job runs, without waiting for the journal."""

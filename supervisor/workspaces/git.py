@@ -752,6 +752,19 @@ class GitWorkspaces:
         return (await self._git.run(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)).ok
 
     # ------------------------------------------------------------------------------------------ git itself
+    def has_worktree(self, session_id: str) -> bool:
+        """Return whether there is something at the place of the session's worktree."""
+        return os.path.lexists(self._worktree_path(session_id))
+
+    async def has_work(self, session_id: str, commit: str = "") -> bool:
+        """Return whether the repository has *commit*, or with ``""`` the branch of the session.
+
+        Raises:
+            WorkspaceError: git failed or timed out.
+        """
+        name = commit or f"refs/heads/{branch_of(session_id)}"
+        return bool(await self._git.commit_of(self._repository, name))
+
     def _worktree_path(self, session_id: str) -> Path:
         return self._root / plain_name(session_id)
 

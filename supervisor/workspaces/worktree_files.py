@@ -170,7 +170,8 @@ def sweep(root: Path) -> None:
 
 def worktree_names(root: Path) -> list[str]:
     places = sorted(root.iterdir()) if root.is_dir() else []
-    return [worktree.name for worktree in places if not worktree.name.startswith(_GONE) and _is_left(worktree)]
+    # No session's name begins with a dot: such an entry is being removed, or belongs to another repository.
+    return [worktree.name for worktree in places if not worktree.name.startswith(".") and _is_left(worktree)]
 
 
 def _is_left(worktree: Path) -> bool:

@@ -266,7 +266,7 @@ def test_a_failure_is_told_once(tmp_path: Path) -> None:
         ],
         [task("a", "OPEN"), run("a", "CIRCUIT_OPEN", attempts=2)],
     )
-    at_once = f"at once: supervisor task reset r1#a --state-dir {state.root}"
+    at_once = f"at once: supervisor retry r1#a --state-dir {state.root}"
     assert [line[9:] for line in out.getvalue().splitlines()] == [
         "a: attempt failed: exit status 3",
         f"a: attempt 1 of 5 ended, the next one comes not before {time_of_day(6.0)} ({at_once})",

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.anyio
 
 AGENTS = {"a": AgentConfig(adapter="scripted", permissions=PermissionsConfig(default=Decision.ASK))}
 TOOLS = [
-    "abort", "access_levels", "answer", "cancel_run", "close", "compact", "inspect", "list", "permissions", "processes",
-    "prompt", "reload", "send", "split", "stalls", "start", "steer", "stop", "submit", "why",
+    "abort", "access_levels", "add_tasks", "answer", "cancel_run", "close", "compact", "inspect", "list", "permissions",
+    "processes", "prompt", "reload", "send", "split", "stalls", "start", "steer", "stop", "submit", "why",
 ]  # fmt: skip
 
 

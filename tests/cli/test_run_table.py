@@ -10,7 +10,7 @@ from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 from tests.cli.live_kit import agent, record, row, run, session, stream, task, turn
 
-RESET = "at once: supervisor task reset r1#a"
+RETRY = "at once: supervisor retry r1#a"
 
 
 def table_of(*rows: EntityRow) -> RunTable:
@@ -157,7 +157,7 @@ def test_a_line_says_what_is_waited_for_until_when_and_what_to_type() -> None:
     held = task("a", "IN_PROGRESS", claimed_by="a")
     delayed = run("a", "RETRYING", attempts=2, failures=2, delay_s=4.0, last_error="exit status 3")
     (line,) = lines_of(held, delayed, session("a", "CoolingDown"), agent("a", "dead"))
-    words = f"attempt 2 of 5 ended, the next one comes not before {time_of_day(6.0)} ({RESET}), exit status 3"
+    words = f"attempt 2 of 5 ended, the next one comes not before {time_of_day(6.0)} ({RETRY}), exit status 3"
     assert (line.group, line.doing) == (Group.WAITS, words)
 
     (line,) = lines_of(held, run("a", "VALIDATING", attempts=1), session("a", "SessionComplete"))

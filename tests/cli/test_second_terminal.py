@@ -179,7 +179,7 @@ def test_ps_watch_that_draws_nothing_clears_nothing(twice: Path, monkeypatch: py
         ("supervisor why good-2:", ["good-2:t1", "good-2:a1"]),
         ("supervisor abort ", []),
         ("supervisor wa", ["wait"]),
-        ("supervisor task res", ["reset"]),
+        ("supervisor ret", ["retry"]),
     ],
 )
 def test_ids_and_commands_are_completed(

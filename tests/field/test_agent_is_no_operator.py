@@ -1,5 +1,5 @@
 """Agents that use the supervisor's own command line: they are treated as agents, and may not answer permissions, stop
-or reset."""
+or retry."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ COMMANDS = """
         done = subprocess.run(["supervisor", *args], capture_output=True, text=True)
         return [done.returncode, done.stdout + done.stderr]
     commands = {
-        "stop": ["stop"], "reset": ["task", "reset", "u"], "compact": ["journal", "compact"],
+        "stop": ["stop"], "retry": ["retry", "u"], "compact": ["journal", "compact"],
         "send away": ["send", "u", "hello"], "send home": ["send", "t", "to myself"],
         "abort away": ["abort", "u", "--scope", "session"], "read": ["inspect", "u"],
     }
@@ -117,7 +117,7 @@ WAITS = """
 
 
 def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None:
-    """An agent may read, and send a message to its own session; it is refused to stop, reset or compact, and to send to
+    """An agent may read, and send a message to its own session; it is refused to stop, retry or compact, and to send to
     or abort another session."""
     scratch.acp_agent(COMMANDS)
     scratch.acp_agent(WAITS, "waiting_agent.py")
@@ -136,7 +136,7 @@ def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None
     told = json.loads((scratch.path / "told").read_text())
     statuses = {name: status for name, (status, _) in told.items()}
     assert statuses == {
-        "stop": 2, "reset": 2, "compact": 2, "send away": 2, "send home": 2, "abort away": 2, "read": 0,
+        "stop": 2, "retry": 2, "compact": 2, "send away": 2, "send home": 2, "abort away": 2, "read": 0,
     }, told  # fmt: skip
     assert "works for a task and may get no further prompt" in told["send home"][1]  # permitted, but without a reader
     assert "operates: [abort] in its agent's entry of the plan would allow it" in told["abort away"][1]

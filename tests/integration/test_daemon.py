@@ -119,6 +119,36 @@ def test_the_agents_of_two_plans_with_one_name(place: Place) -> None:
     assert [(place.path / name).read_text() for name in ("a", "b")] == ["a\n", "b\n"]
 
 
+def test_tasks_are_added_to_a_run(place: Place) -> None:
+    """`task add` adds tasks to the run that --run names, which may be left out only where one goes on. After a kill the
+    next daemon knows them, and the id of the command."""
+    daemon = place.serve()
+    place.write("held.yaml", HELD)
+    run, other = place.submit("held.yaml"), place.submit("held.yaml", "--run-name", "other")
+    place.write("more.yaml", "- {id: more, agent: w, prompt: 'echo more >> done', depends_on: [after]}")
+    assert "run: missing, and several runs go on; name one of r1, r2" in place.fails(
+        "task", "add", "--from", "more.yaml"
+    )
+    place.write("bad.yaml", "[{id: x, agent: nobody, prompt: hi}]")
+    bad = place.fails("task", "add", "--run", run, "--from", "bad.yaml")
+    assert "tasks[0].agent: 'nobody' is not an agent of this plan" in bad
+    assert "run 'r9' does not go on here" in place.fails("task", "add", "--run", "r9", "--from", "more.yaml")
+    assert place.run("cancel", other).status == 0
+    add = ("task", "add", "--from", "more.yaml", "--command-id", "k1")
+    assert place.run(*add).out == f"{run}#more\n"
+    daemon.process.kill()
+    daemon.wait()
+    place.serve()
+    again = place.run(*add)
+    assert (again.out, again.err) == (
+        f"{run}#more\n",
+        "supervisor: this command was given before, nothing was done now\n",
+    )
+    place.write("go", "")
+    assert place.run("wait", run).status == 0
+    assert (place.path / "done").read_text().split() == ["held", "after", "more"]
+
+
 def test_a_key_names_one_run(place: Place) -> None:
     """A second submission with a key returns the run of the first, also after a restart; another plan is refused."""
     daemon = place.serve()
@@ -141,7 +171,8 @@ def test_what_is_queued_has_its_reason(place: Place) -> None:
     place.submit("held.yaml")
     until(lambda: place.states().get("r1#held") == "IN_PROGRESS")
     place.submit("plan.yaml")
-    until(lambda: "in all plans" in place.run("tree").out)
+    full = "all plans together have as many tasks at work as max_sessions_total allows: 1"
+    until(lambda: full in place.run("tree").out)
     (place.path / "go").touch()
     assert place.run("wait", "r2").status == 0
 
@@ -205,6 +236,51 @@ def test_a_second_signal_ends_at_once(place: Place) -> None:
     place.serve()
     assert place.run("wait", run).status == 0
     assert (place.path / "done").read_text() == "held\nafter\n"
+
+
+REPOSITORY_PLAN = """
+    workspace: worktree
+    agents: {w: {adapter: command, command: [sh, -c, "{prompt}"]}}
+    tasks:
+      - {id: a, agent: w, files: [src], prompt: "touch BEGUN; until [ -e GO ]; do sleep 0.1; done; echo FIRST >> src"}
+      - {id: after, agent: w, files: [src], prompt: "echo SECOND >> src", depends_on: [a]}
+    validation: [{command: [grep, -q, SECOND, src]}]
+"""
+
+
+def test_two_repositories_side_by_side(place: Place) -> None:
+    """With worktrees, the plans of two repositories run at once, although their tasks own files of the same name; each
+    work is merged into its own repository, also after a kill of the daemon. A directory without a repository is
+    refused. Nothing is left of the worktrees."""
+    place.write("daemon.yaml", "workspace: worktree")
+    for name in ("home", "one", "two"):
+        place.write(f"{name}/README", name)
+        for words in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "base")):
+            place.git("-C", name, *words)
+    daemon = place.serve("daemon.yaml", "--workdir", "home")
+    runs, go = dict[str, str](), place.path / "go"
+    for name in ("one", "two"):
+        text = REPOSITORY_PLAN.replace("BEGUN", str(place.path / f"begun-{name}")).replace("GO", str(go))
+        place.write(f"{name}.yaml", text.replace("FIRST", f"{name}1").replace("SECOND", f"{name}2"))
+        runs[name] = place.submit(f"{name}.yaml", "--workdir", name)
+    until(lambda: all((place.path / f"begun-{name}").exists() for name in runs))
+    (place.path / "bare").mkdir()
+    assert "workspace: worktree needs a git repository, and" in place.fails("submit", "one.yaml", "--workdir", "bare")
+    daemon.process.kill()
+    daemon.wait()
+    place.serve("daemon.yaml", "--workdir", "home")
+    go.touch()
+    for name, run in runs.items():
+        assert place.run("wait", run).status == 0, place.run("report", run).text
+        assert place.git("-C", name, "show", "main:src").split() == [f"{name}1", f"{name}2"]
+        until(partial(_is_alone, place, name))
+    assert place.git("-C", "home", "log", "--format=%s") == "base"
+
+
+def _is_alone(place: Place, repository: str) -> bool:
+    """Return whether a repository has no worktree but its own, and no branch but main."""
+    branches = place.git("-C", repository, "branch", "--format=%(refname:short)").split()
+    return branches == ["main"] and len(place.git("-C", repository, "worktree", "list").splitlines()) == 1
 
 
 def test_a_daemon_goes_on_with_a_run_of_its_own_command(place: Place) -> None:

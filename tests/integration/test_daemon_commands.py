@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import pty
 import shutil
@@ -29,6 +30,25 @@ def place(tmp_path: Path) -> Iterator[Place]:
     yield made
     made.close()
     anyio.run(reap_all)
+
+
+# -------------------------------------------------------------------------------------------------------- live lists
+def test_lists_of_a_running_supervisor(place: Place) -> None:
+    """`ps --processes` lists the processes of sessions; `ps --stalls` and `agents levels` say that there is nothing to
+    list. Without a supervisor, or with options that exclude each other, they are bad input."""
+    place.serve()
+    place.plan(HELD)
+    place.submit("plan.yaml")
+    until(lambda: place.states().get("r1#held") == "IN_PROGRESS")
+    listed = place.run("ps", "--processes").out.splitlines()
+    assert listed[0].split() == ["PID", "PARENT", "AGENT", "ROLE", "AGE", "CALLS", "COMMAND"]
+    assert any("held:a1" in line and " agent " in line for line in listed[1:])
+    (one, *_) = json.loads(place.run("ps", "--processes", "--json").out)["processes"]
+    assert one["agent"] == "held:a1"
+    assert place.run("ps", "--stalls").out == "every agent at work makes progress\n"
+    assert place.run("agents", "levels").out.startswith("no agent has a trust level")
+    assert "--processes, --stalls: give one of them" in place.fails("ps", "--processes", "--all")
+    place.fails("ps", "--stalls", "--state-dir", "nowhere")
 
 
 # ------------------------------------------------------------------------------------------------------ configuration

@@ -75,7 +75,7 @@ async def test_a_lost_task_run_does_not_keep_its_task_from_its_end(tmp_path: Pat
 
 
 async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_job(tmp_path: Path) -> None:
-    """When a plan is cancelled while the record of a task's reset is written, the reset is refused; task, task run and
+    """When a plan is cancelled while the record of a task's retry is written, the retry is refused; task, task run and
     new job are cancelled."""
     plan = plan_of(task("a", "false"), task("b", "sleep 60"), policy=quick_settings(ladder={"request_s": 0.1}).policy)
     settings = plan.settings
@@ -92,7 +92,7 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
             await wait_for_record(run.sup, "DeadLettered", "r1#a")
             group.start_soon(give_up)
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
-                await runner.commands.reset("a", by=ME)
+                await runner.commands.retry("a", by=ME)
     assert states_of(run.events(), "r1#a")[-2:] == ["OPEN", "CANCELLED"]
     assert states_of(run.events(), "r1#a:run")[-2:] == ["PENDING", "CANCELLED"]
     assert states_of(run.events(), "r1#a:job-2")[-2:] == ["queued", "cancelled"]
@@ -219,8 +219,8 @@ async def test_a_denied_task_of_a_cancelled_plan_is_not_retried(
         assert "r1#a:run-2" not in run.store.entities
 
 
-async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
-    """A reset of a cancelled task is refused, and nothing more is recorded for its task run."""
+async def test_a_cancelled_task_is_not_retried(tmp_path: Path) -> None:
+    """A retry of a cancelled task is refused, and nothing more is recorded for its task run."""
     plan = plan_of(task("a"), task("b", "sleep 60"), limits=quick_settings().limits)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner = PlanRunner(run.sup.core)
@@ -229,13 +229,15 @@ async def test_a_cancelled_task_is_not_reset(tmp_path: Path) -> None:
             await wait_for_record(run.sup, "executor_started", "r1#b:run")
             await runner.commands.cancel("b", by=ME)
             before = len(run.events("r1#b:run"))
-            with pytest.raises(Refused, match="CANCELLED, and about to end"):
-                await runner.commands.reset("b", by=ME)
+            with pytest.raises(
+                Refused, match=r"ended on purpose \(aborted\), and stays so in this run; .* \(--resume\)"
+            ):
+                await runner.commands.retry("b", by=ME)
             assert len(run.events("r1#b:run")) == before
             group.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("command", ["reset", "cancel"])
+@pytest.mark.parametrize("command", ["retry", "cancel"])
 async def test_a_command_that_waits_for_the_end_of_a_failed_task_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:

@@ -162,9 +162,9 @@ PLANS: dict[str, tuple[Plan, Operator | None]] = {
         LONG,
         gives(("block", "a", "started", 1), ("unblock", "a", "blocked", 1), ("cancel", "a", "started", 2)),
     ),
-    "reset, and the next one rejected": (
+    "tried again, and the next one rejected": (
         plan_of({"id": "a", "prompt": "false"}, {"id": "b", "approval": "before"}),
-        gives(("reset", "a", "DeadLettered", 1), ("reject", "b", "DeadLettered", 2)),
+        gives(("retry", "a", "DeadLettered", 1), ("reject", "b", "DeadLettered", 2)),
     ),
     "approved": (plan_of({"id": "a", "approval": "after"}), gives(("approve", "a", "approval_requested", 1))),
     "denied": (plan_of({"id": "a", "approval": "after"}), gives(("reject", "a", "approval_requested", 1))),

@@ -75,7 +75,8 @@ async def test_a_host_steers_its_plan(tmp_path: Path) -> None:
                 await run.approve("no such task")
             with pytest.raises(Refused):
                 await run.approve("held")
-            assert await run.add(plan_of(*plan.tasks, task("more"))) == ["more"]
+            added = await run.add(plan_of(*plan.tasks, task("more")))
+            assert (added.entity_id, added.subtasks) == ("r1", ("r1#more",))
             await release(tmp_path / "gate")
             result = await run
     assert outcomes(result) == {

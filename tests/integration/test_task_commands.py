@@ -15,6 +15,7 @@ from typing import Any
 import anyio
 import anyio.abc
 import anyio.to_thread
+import msgspec
 import pytest
 from anyio.lowlevel import checkpoint
 
@@ -25,7 +26,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, HeldBy
-from supervisor.plans import AgentConfig, Plan, TaskConfig
+from supervisor.plans import AgentConfig, BadPlan, Plan, TaskConfig
 from supervisor.plans.task_control import CommandResult
 from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentProfile
@@ -271,45 +272,134 @@ async def test_a_task_is_requeued_only_in_progress(tmp_path: Path, gate: Gate) -
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
-# ------------------------------------------------------------------------------------------------------------- reset
-async def test_a_reset_retries_a_failed_task(tmp_path: Path, gate: Gate) -> None:
-    """A reset of a failed task closes the circuit of its task run and clears the count of attempts; the task is tried
+# --------------------------------------------------------------------------------------------------------------- add
+async def test_tasks_are_added_once_and_by_somebody(tmp_path: Path, gate: Gate) -> None:
+    """Tasks that are added run beside the others, and may depend on them. The journal has who added them, as the cause
+    of their births. A second command with the same id adds nothing; with other tasks it is refused."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
+        await plan.until("started", "r1#a")
+        await plan.commands.split("a", [task("part")], by=ME)
+        more = [task("b", "true", "part"), task("c", "true", "b")]
+        added = await plan.commands.add_tasks(more, by=ME, reason="found meanwhile", command_id="k")
+        again = await plan.commands.add_tasks(more, by=ME, command_id="k")
+        assert (added.entity_id, added.state, added.subtasks) == ("r1", "executing", ("r1#b", "r1#c"))
+        assert again == msgspec.structs.replace(added, repeated=True)
+        with pytest.raises(ValueError, match="was given to add r1 with other tasks by operator:me"):
+            await plan.commands.add_tasks([task("d")], by=ME, command_id="k")
+        await gate("one")
+    assert plan.outcomes() == dict.fromkeys(("a", "part", "b", "c"), "completed")
+    (fact,) = [one for one in plan.run.events() if one.event == "Commanded" and one.entity_id == "r1"]
+    (birth,) = [one for one in plan.run.events() if one.outcome == "born" and one.entity_id == "r1#b"]
+    assert (fact.actor, fact.reason, birth.cause_id) == (ME, "found meanwhile", fact.seq)
+
+
+async def test_tasks_that_do_not_fit_are_not_added(tmp_path: Path, gate: Gate) -> None:
+    """A task with an unknown agent or a used id is refused, with its place in what was given; nothing is added."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD))) as plan:
+        with pytest.raises(BadPlan, match=r"^tasks\[1\]\.agent: 'nobody' is not an agent of this plan; the agents are"):
+            await plan.commands.add_tasks([task("b"), task("c", agent="nobody")], by=ME)
+        with pytest.raises(BadPlan, match=r"tasks\[0\]\.id: 'a' is or was a task of run r1; use another"):
+            await plan.commands.add_tasks([task("a")], by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed"}
+    assert [one.event for one in plan.run.events() if one.event.startswith("Command")] == [
+        "Commanded", "CommandRefused", "Commanded", "CommandRefused"
+    ]  # fmt: skip
+
+
+# -------------------------------------------------------------------------------------------------------------- keep
+WORKS = "echo half > work; touch at_work; exec sleep 600"
+"""Prompt of a task whose agent has done a half, and does not end."""
+
+
+async def test_work_that_is_kept_is_checked_and_the_task_is_closed(tmp_path: Path) -> None:
+    """A task whose work is kept is closed after its acceptance tests, although its agent was interrupted and its
+    completion signal is missing. `why` of the task names the command, and who gave it."""
+    kept = task(
+        "a", WORKS, acceptance=[{"command": ["grep", "half", "work"]}], completion=[{"answer_contains": "all done"}]
+    )
+    async with running_plan(tmp_path, plan_of(kept, task("b", "true", "a"))) as plan:
+        await plan.until("started", "r1#a")
+        while not (tmp_path / "at_work").exists():
+            await checkpoint()
+        assert (await plan.commands.keep("a", by=ME, reason="good enough")).state == "IN_PROGRESS"
+        await plan.until("closed", "r1#a")
+        with pytest.raises(Refused, match="has ended"):
+            await plan.commands.keep("a", by=ME)
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+    records = plan.run.events()
+    (closed,) = [one for one in records if one.event == "closed" and one.entity_id == "r1#a"]
+    root = closed
+    while root.cause_id is not None:
+        root = next(one for one in records if one.seq == root.cause_id)
+        if root.event == "Commanded":
+            break
+    assert (root.actor, root.reason, root.metadata["command"]) == (ME, "good enough", "keep")
+
+
+async def test_kept_work_that_fails_its_checks_is_not_tried_again(tmp_path: Path) -> None:
+    """A task whose kept work fails a check has failed, though it has attempts and retries left; a person may retry."""
+    kept = task("a", WORKS, acceptance=[{"command": ["grep", "whole", "work"]}], max_retries=3)
+    lifecycle = {**QUICK, "max_attempts": 3}
+    async with running_plan(tmp_path, plan_of(kept, lifecycle=lifecycle)) as plan:
+        await plan.until("started", "r1#a")
+        while not (tmp_path / "at_work").exists():
+            await checkpoint()
+        await plan.commands.keep("a", by=ME)
+    assert plan.outcomes() == {"a": "failed"}
+    assert plan.result.tasks["a"].error.endswith(f"(no further try: {ME} has ended the work on it)")
+    assert plan.path("a").count("CLAIMED") == 1
+
+
+async def test_a_task_that_nobody_works_on_is_not_kept(tmp_path: Path, gate: Gate) -> None:
+    """A task that waits, or whose attempt is over, is refused, and nothing changes."""
+    async with running_plan(tmp_path, plan_of(task("a", HELD), task("b", "true", "a"))) as plan:
+        await plan.until("started", "r1#a")
+        with pytest.raises(Refused, match="task 'b' is OPEN: keep is not possible now, only"):
+            await plan.commands.keep("b", by=ME)
+        await gate("one")
+    assert plan.outcomes() == {"a": "completed", "b": "completed"}
+
+
+# ------------------------------------------------------------------------------------------------------------- retry
+async def test_a_failed_task_is_retried(tmp_path: Path, gate: Gate) -> None:
+    """A retry of a failed task closes the circuit of its task run and clears the count of attempts; the task is tried
     again and completes."""
     async with running_plan(tmp_path, plan_of(task("a", "test -e done"), task("b", HELD))) as plan:
         await plan.until("DeadLettered", "r1#a")
         (tmp_path / "done").touch()
-        assert (await plan.commands.reset("a", by=ME, reason="mended")).state == "OPEN"
+        assert (await plan.commands.retry("a", by=ME, reason="mended")).state == "OPEN"
         await plan.until("closed", "r1#a")
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
     assert plan.path("a")[2:5] == ["IN_PROGRESS", "FAILED", "OPEN"]
-    (reset,) = plan.run.transitions("manual_reset", "r1#a:run")
-    assert reset.metadata["by"] == ME
+    (given,) = plan.run.transitions("manual_reset", "r1#a:run")
+    assert given.metadata["by"] == ME
 
 
-async def test_a_circuit_that_cools_down_is_reset(tmp_path: Path, gate: Gate) -> None:
-    """A task whose circuit is reset during the cool-down is tried again at once, as a normal attempt instead of a
+async def test_a_circuit_that_cools_down_is_retried(tmp_path: Path, gate: Gate) -> None:
+    """A task that is retried during the cool-down is tried again at once, as a normal attempt instead of a
     probe."""
     lifecycle = {**QUICK, "max_attempts": 2, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     tasks = (task("a", **SILENT), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("execution_failed", "r1#a:job")
         (tmp_path / "done").touch()
-        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.retry("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
 @pytest.mark.parametrize(("attempts", "state"), [(2, "RETRYING"), (1, "PENDING")])
-async def test_a_reset_ends_the_wait_for_the_next_try(tmp_path: Path, gate: Gate, attempts: int, state: str) -> None:
+async def test_a_retry_ends_the_wait_for_the_next_try(tmp_path: Path, gate: Gate, attempts: int, state: str) -> None:
     """A task that waits for its next attempt, or for its next claim by another agent, is tried at once when it is
-    reset."""
+    retried."""
     lifecycle = {"max_attempts": attempts, "base_retry_delay": 3600, "max_retry_delay": 3600}
     tasks = (task("a", "test -e done", fallback_agents=["other"], max_retries=1), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await (plan.until("execution_failed", "r1#a:job") if attempts > 1 else plan.until("retried", "r1#a"))
         (tmp_path / "done").touch()
-        assert (await plan.commands.reset("a", by=ME)).state == state
+        assert (await plan.commands.retry("a", by=ME)).state == state
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
@@ -359,15 +449,15 @@ async def test_a_close_by_the_host_between_two_attempts_cancels_the_task(tmp_pat
     assert (plan.outcomes(), plan.result.tasks["a"].error) == ({"a": "aborted"}, "no longer needed")
 
 
-async def test_a_stopping_supervisor_does_not_retry_a_reset_task(tmp_path: Path) -> None:
-    """When the supervisor is stopped after the reset of a task's circuit, the task and its task run are cancelled
+async def test_a_stopping_supervisor_does_not_try_a_retried_task(tmp_path: Path) -> None:
+    """When the supervisor is stopped after the retry of a task, the task and its task run are cancelled
     without a retry."""
     lifecycle = {**QUICK, "max_attempts": 1, "circuit_breaker": {"max_error_repeats": 0, "cooldown_period": 3600}}
     async with running_plan(
         tmp_path, plan_of(task("a", **SILENT), lifecycle=lifecycle, limits=quick_settings().limits)
     ) as plan:
         await plan.until("execution_timed_out", "r1#a:run")
-        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.retry("a", by=ME)).state == "PENDING"
         await plan.run.sup.stop()
     assert plan.outcomes() == {"a": "aborted"}
     assert plan.run.row("r1#a:run").state == "CANCELLED"
@@ -378,29 +468,29 @@ OFTEN: dict[str, Any] = {
     "max_attempts": 3,
     "circuit_breaker": {"max_error_repeats": 1, "cooldown_period": 3600},
 }
-"""Task settings with which the circuit opens at the second failure. After a reset the task run may fail as often again;
-its job may not."""
+"""Task settings with which the circuit opens at the second failure. After a retry by a person the task run may fail as
+often again; its job may not."""
 
 
-async def test_a_reset_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Gate) -> None:
-    """A failed attempt after a reset is repeated after the retry delay of the task run, not after the circuit's
-    cool-down, though the job has no retry left."""
+async def test_a_retried_task_run_waits_for_its_own_delay(tmp_path: Path, gate: Gate) -> None:
+    """A failed attempt after a person's retry is repeated after the retry delay of the task run, not after the
+    circuit's cool-down, though the job has no retry left."""
     tries = "echo >> tries; case $(wc -l < tries) in 4) ;; 3) exit 1 ;; *) exec sleep 60 ;; esac"
     tasks = (task("a", tries, timeout_s=0.3), task("b", HELD))
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=OFTEN, limits=quick_settings().limits)) as plan:
         await plan.until("execution_timed_out", "r1#a:run", number=2)
-        assert (await plan.commands.reset("a", by=ME)).state == "PENDING"
+        assert (await plan.commands.retry("a", by=ME)).state == "PENDING"
         await gate("one")
     assert plan.outcomes() == {"a": "completed", "b": "completed"}
 
 
-async def test_a_stop_ends_the_wait_of_a_reset_task_run(tmp_path: Path, gate: Gate) -> None:
-    """A stop during the retry delay of a task run that was reset ends the wait, and the task, as aborted."""
+async def test_a_stop_ends_the_wait_of_a_retried_task_run(tmp_path: Path, gate: Gate) -> None:
+    """A stop during the retry delay of a task run that a person has retried ends the wait, and the task, as aborted."""
     tasks = (task("a", "echo >> tries; false"), task("b", HELD))
     lifecycle = {**OFTEN, "base_retry_delay": 1, "max_retry_delay": 1}
     async with running_plan(tmp_path, plan_of(*tasks, lifecycle=lifecycle, limits=quick_settings().limits)) as plan:
         await plan.until("retry_decided", "r1#a:run", number=2)
-        await plan.commands.reset("a", by=ME)
+        await plan.commands.retry("a", by=ME)
         await plan.until("retry_decided", "r1#a:run", number=3)
         await anyio.wait_all_tasks_blocked()  # it waits
         await plan.run.sup.stop()
@@ -422,12 +512,12 @@ async def test_task_run_and_job_are_inspected(tmp_path: Path, gate: Gate) -> Non
     ]
 
 
-async def test_a_started_task_is_not_reset(tmp_path: Path, gate: Gate) -> None:
-    """A reset of a task whose task run is in progress is refused with the state of the run."""
+async def test_a_started_task_is_not_retried(tmp_path: Path, gate: Gate) -> None:
+    """A retry of a task whose task run is in progress is refused with the state of the run."""
     async with running_plan(tmp_path, plan_of(task("a", HELD)), refused=True) as plan:
         await plan.until("started", "r1#a")
-        with pytest.raises(Refused, match="needs no reset: its run is IN_PROGRESS"):
-            await plan.commands.reset("a", by=ME)
+        with pytest.raises(Refused, match="needs no retry: its run is IN_PROGRESS"):
+            await plan.commands.retry("a", by=ME)
         await gate("one")
 
 
@@ -644,7 +734,7 @@ async def test_a_cancel_during_the_tests_of_a_whole_counts(tmp_path: Path, monke
             states.append((await runner.commands.cancel("a", by=ME)).state)
 
         async def inspect_meanwhile(name: str, *given: Any) -> Any:
-            if name == "a.whole":
+            if name == "r1#a.whole":
                 group.start_soon(cancel)
                 await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
                 for _ in range(20):  # whatever it does by now, it has done
@@ -694,13 +784,13 @@ async def test_an_approval_is_given_once(tmp_path: Path, monkeypatch: pytest.Mon
     assert result.tasks["a"].outcome == "aborted"
 
 
-async def test_a_reset_after_the_last_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset after the last task has ended, while the workstream is exported, is refused."""
+async def test_a_retry_after_the_last_task_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retry after the last task has ended, while the workstream is exported, is refused."""
     said: list[str] = []
 
     async def concluding(plan_run: PlanRun) -> None:
         try:
-            await plan.commands.reset("a", by=ME)
+            await plan.commands.retry("a", by=ME)
         except Refused as refusal:
             said.append(str(refusal))
 

@@ -78,14 +78,17 @@ ROWS = (
     Row("give_up", "merged", "given up", "CLOSED", reason="verified; nobody goes on with its plan"),  # its branch waits
     Row("give_up", "failed", "given up"),
     # ------------------------------------------------------------------ another try
-    Row("reset", "delay", "RETRYING"),
-    Row("reset", "cooling", "PENDING"),
-    Row("reset", "reclaim", "PENDING"),
-    Row("reset", "failed", "OPEN", AGAIN),
-    Row("reset", "blocked", "RETRYING"),  # silent: nothing is tried, since the task stays blocked
-    Row("reset", "planned queued claimed turn between merged approval split", "refused: needs no reset: its run is"),
+    Row("retry", "delay", "RETRYING"),
+    Row("retry", "cooling", "PENDING"),
+    Row("retry", "reclaim", "PENDING"),
+    Row("retry", "failed", "OPEN", AGAIN),
+    Row("retry", "blocked", "RETRYING"),  # silent: nothing is tried, since the task stays blocked
+    Row("retry", "planned queued claimed turn between merged approval split", "refused: needs no retry: its run is"),
     Row("requeue", "turn delay between cooling", "OPEN", AGAIN),  # silent: after a delay, the whole delay is waited for
     Row("unclaim", "claimed", "OPEN", AGAIN),
+    # ------------------------------------------------------------------ kept as it is: rule 51a
+    Row("keep", "turn", "IN_PROGRESS"),
+    Row("keep", "delay between cooling", "refused: cannot be kept: no agent works on it now"),
     # ------------------------------------------------------------------ blocked, split
     Row("block", "claimed turn delay between cooling", "BLOCKED", f"BLOCKED {AGAIN}"),
     Row("unblock", "blocked", "OPEN"),

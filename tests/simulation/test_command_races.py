@@ -1,4 +1,4 @@
-"""Tests of races between commands about a task (split, block, reset, requeue, give up, message) and events of that
+"""Tests of races between commands about a task (split, block, retry, requeue, give up, message) and events of that
 task.
 
 Each test names the moment of the command. All checkers of tests/verification check every run; the asserts here check
@@ -50,7 +50,7 @@ def is_as_in_some_phase(seen: Seen, command: str) -> bool:
 @pytest.mark.parametrize(
     ("command", "phase"),
     [
-        *((command, "delay") for command in ("requeue", "unclaim", "block", "split", "reset")),
+        *((command, "delay") for command in ("requeue", "unclaim", "block", "split", "retry")),
         *((command, "delay") for command in ("send_now", "send_at_turn_end")),
         ("split", "failed"),
         ("cancel", "delay"),

@@ -21,7 +21,7 @@ def test_a_command_in_a_phase_has_its_answer_and_its_effect(command: str, phase:
         answer = "sent, read" if any("look here" in prompt for prompt in seen.prompts) else "sent, never read"
     assert answer == row.answer
     check_effect(seen, row, phase)
-    if command == "reset" and phase != "blocked":
+    if command == "retry" and phase != "blocked":
         assert seen.lasted_s < DELAY_S + WORK_S, "the wait was not ended"
     if row.end in ("aborted", "cancelled") and command != "stop":
         assert seen.lasted_s < END_S, "the end waited for something"

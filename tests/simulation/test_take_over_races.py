@@ -297,7 +297,7 @@ def test_an_approval_is_given_once() -> None:
     assert report.reached["task: PENDING_APPROVAL approval_granted CLOSED"] == 1
 
 
-TASK_COMMANDS = ("approve", "reject", "cancel", "reset", "requeue", "unclaim", "block", "unblock", "split")
+TASK_COMMANDS = ("approve", "reject", "cancel", "retry", "requeue", "unclaim", "block", "unblock", "split")
 
 
 @pytest.mark.parametrize(("command", "phase", "row"), effective_cells(TASK_COMMANDS))
@@ -307,7 +307,7 @@ def test_a_command_that_was_answered_survives_a_kill(command: str, phase: str, r
     seen = play(PHASES[phase], [command], kill="after")
     assert seen.answers == {command: row.answer}
     check_effect(seen, row, phase)
-    if command == "reset" and phase != "blocked":
+    if command == "retry" and phase != "blocked":
         assert seen.lasted_s < DELAY_S + WORK_S, "the wait was not ended"
 
 

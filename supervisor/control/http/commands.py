@@ -26,7 +26,7 @@ from supervisor.control.http.errors import ErrorDetail, ErrorReply, Problem, pro
 from supervisor.control.http.queries import ERRORS, reply, supervisor_of
 from supervisor.control.http.schemas import schema_of
 from supervisor.control.operations import OPERATIONS, Lines, Operation, admit
-from supervisor.control.requests import BadRequest, unknown_field
+from supervisor.control.requests import ABOUT_TASKS, BadRequest, unknown_field
 from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_plan import AbortPlan, Receipt
@@ -127,6 +127,14 @@ class TaskReplies(BaseModel):
     items: list[TaskReply] = Field(description="the replies, in the order of the tasks")
 
 
+class TasksAdded(BaseModel):
+    """Reply to an addition of tasks."""
+
+    added: schema_of(CommandResult) = Field(  # type: ignore[valid-type]
+        description="the result: the run, and in subtasks the ids of the tasks"
+    )
+
+
 class Submitted(BaseModel):
     """Reply to a plan."""
 
@@ -178,6 +186,7 @@ _ROUTES: Final = (
     _Route("send", "/sessions/{id:path}/messages", Sent, 201),
     _Route("close", "/sessions/{id:path}", Closed, method="DELETE"),
     _Route("answer", "/permissions/{id:path}", Answered),
+    _Route("add_tasks", "/tasks", TasksAdded, 201, without=("source",)),
     _Route("split", "/tasks/split", TaskReplies, without=("source",)),
     *(
         _Route(
@@ -191,8 +200,7 @@ _ROUTES: Final = (
             ],
             summary=f"Give the tasks the command {verb}. Each task has a reply: the refusal of one stops no other.",
         )
-        for verb in Verb
-        if verb is not Verb.SPLIT
+        for verb in ABOUT_TASKS
     ),
     _Route(
         "abort",

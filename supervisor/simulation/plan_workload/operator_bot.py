@@ -8,7 +8,6 @@ interference.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -18,7 +17,6 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan
-from supervisor.plans.source import BadPlan
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.simulation.checkers import Heartbeat, PlannedTasksListed, TaskAnswered
 from supervisor.simulation.keyed_random import KeyedRandom
@@ -111,7 +109,7 @@ class OperatorBot:
                 if self._faults.strikes("work.silent", place):
                     self._silence(self._random.below(rounds, "silence"))
                 if self._faults.strikes("host.reloads", place):
-                    self._reload(self._random.below(rounds, "reload"), rounds)
+                    await self._reload(self._random.below(rounds, "reload"), rounds)
 
     def _tasks_in(self, state: str) -> list[str]:
         """Return the names of this plan's tasks that are in this state on record, including subtasks that were split
@@ -154,15 +152,15 @@ class OperatorBot:
             ("host.unclaims", ("CLAIMED",), Verb.UNCLAIM),
             ("host.blocks", ("CLAIMED", "IN_PROGRESS"), Verb.BLOCK),
             ("host.splits", ("OPEN", "CLAIMED", "IN_PROGRESS"), Verb.SPLIT),
-            ("host.resets", (), Verb.RESET),
+            ("host.retries", (), Verb.RETRY),
         ):
             candidates = [name for state in states for name in self._tasks_in(state)]
-            if act is Verb.RESET:
+            if act is Verb.RETRY:
                 candidates = self._board.cooling(self._names)
             if candidates and self._faults.strikes(kind, place):
                 await self.command(act, random.choice(sorted(candidates), "whom", kind), random, place)
 
-    def _reload(self, random: KeyedRandom, number: int) -> None:
+    async def _reload(self, random: KeyedRandom, number: int) -> None:
         """Change the plan as an edit of the plan's file would: other workers, and one more task."""
         name = f"{self._plan.workstream}t{MORE + number}"
         if not self.runner.begun.is_set() or name in self._names:  # an earlier supervisor's run was told so
@@ -170,11 +168,11 @@ class OperatorBot:
         more = self.part(name)
         told = {"tasks": (*self._plan.tasks, more), "workers": draw_workers(random)}
         plan = Plan.model_validate({**dict(self._plan), **told})
-        with suppress(BadPlan):  # it is over
+        with self._requests.record(f"add {name}") as said:  # refused, if the run is over
             self.runner.check(plan)
             self._plan, self._names = plan, [one.task.id for one in every_task(plan.tasks)]
             self._reloaded(plan)
-            self.runner.add(plan)
+            said.append((await self.control.add_plan(plan, by=ONE)).state)
 
     def _silence(self, random: KeyedRandom) -> None:
         """Suppress the heartbeats of one drawn worker for a drawn time."""
@@ -211,7 +209,8 @@ WATCH_MAX_S: Final = 90.0
 """The longest time for which a bot waits for a state, in seconds."""
 INSIST: Final = 0.6
 """Share of the bots that wait for the same state again and again."""
-ACTS: Final = (*Verb, *Verb, "close", "close", "abort", "stop", "stop now")
+_ABOUT_TASKS: Final = [verb for verb in Verb if verb is not Verb.ADD]
+ACTS: Final = (*_ABOUT_TASKS, *_ABOUT_TASKS, "close", "close", "abort", "stop", "stop now")
 """All actions on a task, on the session that works on it, or on the supervisor; repeated names are more likely."""
 
 
@@ -232,7 +231,7 @@ UNHELD: Final = _StateTrigger(
 )
 """Trigger for a task run that is about to be probed while the supervisor stops and begins no more work."""
 RARE: Final = (
-    _StateTrigger("run", TaskRun.CIRCUIT_OPEN.value, ("reset", "close", "cancel")),
+    _StateTrigger("run", TaskRun.CIRCUIT_OPEN.value, ("retry", "close", "cancel")),
     UNHELD,
     UNHELD,
     UNHELD,
@@ -240,7 +239,7 @@ RARE: Final = (
     _StateTrigger("run", TaskRun.VALIDATING.value),
     _StateTrigger("task", Task.PENDING_APPROVAL.value, ("cancel", "cancel", "approve", "reject")),
     _StateTrigger("task", Task.CLAIMED.value, ("split", "block", "unclaim")),
-    _StateTrigger("task", Task.IN_PROGRESS.value, ("split", "block", "requeue")),
+    _StateTrigger("task", Task.IN_PROGRESS.value, ("split", "block", "requeue", "keep", "keep")),
 )
 """Triggers for states that commands at random times rarely meet."""
 NEXT: Final = _StateTrigger("run", TaskRun.HALF_OPEN.value, ("cancel",))

@@ -66,8 +66,11 @@ class Work:
     async def reject(self, task: str, *, by: str, reason: str, command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.REJECT, task, by, reason, command_id)
 
-    async def reset(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
-        return self._answer(Verb.RESET, task, by, reason, command_id)
+    async def retry(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        return self._answer(Verb.RETRY, task, by, reason, command_id)
+
+    async def keep(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
+        return self._answer(Verb.KEEP, task, by, reason, command_id)
 
     async def requeue(self, task: str, *, by: str, reason: str = "", command_id: str | None = None) -> CommandResult:
         return self._answer(Verb.REQUEUE, task, by, reason, command_id)
@@ -162,7 +165,8 @@ def cli(
     [
         (("approve", "a"), "approve", "a: approved, now OPEN"),
         (("reject", "a", "--reason", "no tests"), "reject", "a: rejected, now OPEN"),
-        (("task", "reset", "a"), "reset", "a: reset, now OPEN"),
+        (("retry", "a"), "retry", "a: is tried again, now OPEN"),
+        (("stop", "a", "--keep"), "keep", "a: its agent is told to stop; what is done is checked and merged, now OPEN"),
         (("task", "requeue", "a"), "requeue", "a: taken from its session, now OPEN"),
         (("task", "unclaim", "a"), "unclaim", "a: taken from its session, now OPEN"),
         (("task", "cancel", "a"), "cancel", "a: cancelled, now OPEN"),
@@ -175,6 +179,21 @@ def test_each_command_arrives(cli: Cli, work: Work, command: tuple[str, ...], ve
     assert (output.status, output.out, output.err) == (0, words + "\n", "")
     reason = "no tests" if verb == "reject" else ""
     assert work.asked == [(verb, "a", "operator:me", reason, None)]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("a",), "TASK: 'a' alone does not say what becomes of its work; --keep checks and merges its work"),
+        (("--keep",), "--keep: names no task; give TASK"),
+        (("a", "--keep", "--now"), "--now: is for the stop of the supervisor; `supervisor wait a` waits for the task"),
+        (("--run", "r1"), "--run r1: `stop` without TASK ends the supervisor; `supervisor cancel r1` ends a run"),
+    ],
+)
+def test_a_stop_says_what_it_is_about(cli: Cli, work: Work, options: tuple[str, ...], words: str) -> None:
+    """A stop whose options do not say what is to end is bad input, and ends nothing."""
+    output = cli("stop", *options)
+    assert (output.status, words in output.err, work.asked) == (2, True, []), output.err
 
 
 def test_what_a_task_is_blocked_on_arrives(cli: Cli, work: Work) -> None:
@@ -339,8 +358,9 @@ def test_without_a_supervisor_there_is_nobody_to_ask(
     ("fields", "words"),
     [
         ({"verb": "approve"}, "tasks: none is named; give at least one task id"),
-        ({"verb": "dance", "tasks": ["a"]}, "verb: 'dance' is not valid; give one of approve, reject, reset"),
-        ({"verb": "split", "tasks": ["a"]}, "verb: split needs subtasks; give them with do: split"),
+        ({"verb": "dance", "tasks": ["a"]}, "verb: 'dance' is not valid; give one of approve, reject, retry"),
+        ({"verb": "split", "tasks": ["a"]}, "verb: split needs new tasks; give them with do: split"),
+        ({"verb": "add", "tasks": ["a"]}, "verb: add needs new tasks; give them with do: add_tasks"),
         ({"verb": "block", "tasks": ["a"]}, "on: names what a task waits for; give it with block"),
         ({"verb": "cancel", "all_planned": True}, "can be approved or rejected, not cancel"),
         ({"verb": "approve", "tasks": ["a"], "all_planned": True}, "these may be other tasks"),

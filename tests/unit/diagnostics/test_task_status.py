@@ -14,7 +14,7 @@ from supervisor.ports import EntityRow
 from tests.cli.live_kit import record
 
 STREAM = "r1"
-RESET = "at once: supervisor task reset r1#a"
+RETRY = "at once: supervisor retry r1#a"
 
 
 def row(number: int, kind: str, entity: str, parent: str | None = None, **more: Any) -> EntityRow:
@@ -115,9 +115,9 @@ def test_a_task_between_two_tries_says_what_is_waited_for() -> None:
     """The text of a task between two attempts shows the time of the next attempt or probe, and the command that makes
     it now."""
     words = {
-        "RETRYING": f"attempt 2 of 5 ended, the next one comes not before {time_of_day(6.5)} ({RESET}); it broke",
+        "RETRYING": f"attempt 2 of 5 ended, the next one comes not before {time_of_day(6.5)} ({RETRY}); it broke",
         "CIRCUIT_OPEN": (
-            f"2 attempts, circuit open, the next probe comes not before {time_of_day(62.5)} ({RESET}); it broke"
+            f"2 attempts, circuit open, the next probe comes not before {time_of_day(62.5)} ({RETRY}); it broke"
         ),
         "HALF_OPEN": "2 attempts, circuit half open, probe 1 of 3; it broke",
         "PENDING": "waits for a worker",
@@ -140,7 +140,7 @@ def test_a_task_says_that_its_work_is_checked_or_merged() -> None:
 def test_a_task_that_is_to_be_claimed_again_says_when() -> None:
     """The text of an open task with a delay shows the time before which nobody claims the task."""
     rows = (task(1, "a", "OPEN", delay_s=4.0), run(2, "a-2", "PENDING"))
-    assert said(*rows)["r1#a"] == f"is tried again not before {time_of_day(5.5)} ({RESET})"
+    assert said(*rows)["r1#a"] == f"is tried again not before {time_of_day(5.5)} ({RETRY})"
     assert said(task(1, "a", "CLAIMED", delay_s=4.0, claimed_by="a"))["r1#a"] == "session a"
 
 
@@ -228,12 +228,12 @@ def test_a_workstream_counts_its_tasks() -> None:
         (
             "RETRYING",
             {"attempts": 1, "delay_s": 2.5, "last_error": "x"},
-            f"attempt 1 of 5 ended, the next one comes not before {time_of_day(4.0)} ({RESET}), x",
+            f"attempt 1 of 5 ended, the next one comes not before {time_of_day(4.0)} ({RETRY}), x",
         ),
         (
             "CIRCUIT_OPEN",
             {"attempts": 5, "probes": 2, "timed_out": True},
-            f"5 attempts, circuit open, the next probe comes not before {time_of_day(61.5)} ({RESET})",
+            f"5 attempts, circuit open, the next probe comes not before {time_of_day(61.5)} ({RETRY})",
         ),
         ("CIRCUIT_OPEN", {"attempts": 5, "probes": 3}, "5 attempts, circuit open for good"),
         ("CIRCUIT_OPEN", {"attempts": 1, "permanent": True}, "1 attempt, circuit open for good"),

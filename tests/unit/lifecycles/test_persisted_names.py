@@ -52,6 +52,7 @@ def test_requests_keep_their_names() -> None:
     assert sorted(OPERATIONS) == [
         "abort",
         "access_levels",
+        "add_tasks",
         "answer",
         "cancel_run",
         "close",

@@ -18,7 +18,9 @@ pytestmark = pytest.mark.anyio
 
 def plan_run_of(run: Run, *names: str) -> PlanRun:
     """Return the state of a plan run with tasks of these names, none of which has an entity."""
-    plan_run = PlanRun(run.sup.core, plan_of(*(task(name) for name in names)), TaskCommands(run.sup.core))
+    plan_run = PlanRun(
+        run.sup.core, plan_of(*(task(name) for name in names)), TaskCommands(run.sup.core, lambda plan, cause: ())
+    )
     for config in plan_run.plan.tasks:
         plan_run.executions[config.id] = TaskExecution(run.sup.core, config)
     plan_run.unsettled = len(names)

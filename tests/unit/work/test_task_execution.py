@@ -41,9 +41,17 @@ async def test_a_task_needs_its_dependencies_and_the_task_of_its_condition() -> 
     tasks["b"].is_imported = True
 
     assert one.needed == ("a", "b", "c")
-    item = one.backlog_item("workstream:p", "shell:sh", tasks)
+    item = one.backlog_item("workstream:p", "", "shell:sh", tasks)
     assert (item.id, item.plan, item.provider) == ("task:t", "workstream:p", "shell:sh")
     assert (item.depends_on, item.after) == (("task:a",), ("task:c",))
+
+
+def test_files_of_runs_in_two_directories_do_not_overlap() -> None:
+    """Owned files of a run with a directory of its own are compared with that directory."""
+    one = execution(files=("src", "."))
+    one.earlier_id = "task:t"
+    assert one.backlog_item("workstream:p", "", "shell:sh", {}).files == ("src", ".")
+    assert one.backlog_item("workstream:p", "/home/me/a", "shell:sh", {}).files == ("home/me/a/src", "home/me/a/.")
 
 
 # ------------------------------------------------------------------------------------------------------- checkpoints

@@ -11,6 +11,7 @@ import pytest
 from supervisor.lifecycles.task import TASK
 from supervisor.lifecycles.task_run import RUN
 from supervisor.lifecycles.types import LifecycleEvent, Verb
+from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.plans.task_control import CommandResult
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
@@ -269,7 +270,7 @@ async def test_a_refusal_is_on_record() -> None:
 
 def test_each_verb_has_events_that_are_its_effect() -> None:
     """Every verb has events that are its effect, and every such event is in a table."""
-    known = {*TASK.events, *RUN.events}
+    known = {*TASK.events, *RUN.events, *WORKSTREAM.events}
     assert set(EFFECTS) == set(Verb)
     assert set().union(*EFFECTS.values()) <= known
 

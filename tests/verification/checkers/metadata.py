@@ -64,7 +64,7 @@ class _Run(msgspec.Struct):
     delay_s: float = 0.0
     life: int = 0
     is_reset: bool = False
-    """Whether a reset has ended the wait of the run, or the next one."""
+    """Whether a person's retry has ended the wait of the run, or the next one."""
 
 
 class MetadataChecker:
@@ -349,7 +349,7 @@ class MetadataChecker:
     def _fact(self, record: LifecycleEvent) -> None:
         task, told = self._tasks[record.entity_id], record.metadata
         match record.event:
-            case "Commanded" | "CommandRefused" if told["command"] == "reset":
+            case "Commanded" | "CommandRefused" if told["command"] == "retry":
                 self._runs[task.run].is_reset = record.event == "Commanded"
             case "WaitsForPerson":
                 if (given := tuple(told["on"])) != task.waits_for or task.state != "BLOCKED":

@@ -132,9 +132,9 @@ async def test_a_key_makes_a_command_take_effect_once() -> None:
     async with api() as (sup, client):
         sup.core.plan_commands.append(Work())  # type: ignore[arg-type]
         key = {"Idempotency-Key": "k1"}
-        replies = [await client.post(f"{V1}/tasks/reset", json={"tasks": ["a"]}, headers=key) for _ in range(2)]
+        replies = [await client.post(f"{V1}/tasks/retry", json={"tasks": ["a"]}, headers=key) for _ in range(2)]
         assert [one.json()["items"][0]["answer"]["repeated"] for one in replies] == [False, True]
-        named = await client.post(f"{V1}/tasks/reset", json={"tasks": ["a"], "command_id": "k1"})
+        named = await client.post(f"{V1}/tasks/retry", json={"tasks": ["a"], "command_id": "k1"})
         assert error(named, 422, "bad")["field"] == "command_id"
 
 

@@ -87,6 +87,28 @@ async def test_a_run_is_listed_and_shown_with_its_graph(tmp_path: Path) -> None:
         error(await client.get(f"{V1}/runs/r9"), 404, "unknown")
 
 
+async def test_tasks_are_added_to_a_run(tmp_path: Path) -> None:
+    """POST /tasks adds tasks, given as JSON or as YAML text, to the only run or to the run that is named; the second
+    request with a key adds nothing. A bad task is an error with its field."""
+    async with api(tmp_path / "sd") as (sup, client):
+        handle = await submit(sup, plan_of({"id": "a", "prompt": "hang"}))
+        await wait_for_record(sup, "tool_started", "a:t1", number=2)
+        body = {"tasks": [{"id": "b", "agent": "helpful", "prompt": "work"}], "reason": "found meanwhile"}
+        key = {"Idempotency-Key": "k1"}
+        added, again = [await client.post(f"{V1}/tasks", json=body, headers=key) for _ in range(2)]
+        assert (added.status_code, added.json()["added"]["subtasks"]) == (201, ["r1#b"])
+        assert [one.json()["added"]["repeated"] for one in (added, again)] == [False, True]
+        text = {"run": "r1", "tasks": "[{id: c, agent: helpful, prompt: work, depends_on: [b]}]"}
+        assert (await client.post(f"{V1}/tasks", json=text)).json()["added"]["subtasks"] == ["r1#c"]
+        other = {"tasks": [{"id": "d", "agent": "nobody", "prompt": "work"}]}
+        assert error(await client.post(f"{V1}/tasks", json=other), 422, "bad")["field"] == "tasks[0].agent"
+        error(await client.post(f"{V1}/tasks", json={**text, "run": "r9"}), 404, "unknown")
+        await handle.cancel_task("a")
+        assert {name: one.outcome for name, one in (await handle).tasks.items()} == {
+            "a": "aborted", "b": "completed", "c": "completed"
+        }  # fmt: skip
+
+
 async def test_runs_come_newest_first_and_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The list begins with the newest run, has pages, and can leave out what has ended; a run that was moved to an
     archive is still shown by its id."""
