@@ -30,7 +30,7 @@ from actors.machine import Event, Step
 from supervisor.lifecycles.effects import FinalizeEntity, SendEvent, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
 from supervisor.lifecycles.types import LifecycleEvent, RecordId
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.stage_deadlines import EXITING_S
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import (
     Entity,

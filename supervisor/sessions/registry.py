@@ -14,6 +14,7 @@ from supervisor.runtime.entity_registry import EntityRegistry, IdAllocator
 from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.session import SessionEntity
+from supervisor.sessions.turn import TurnEntity
 
 
 class SessionRegistry(EntityRegistry):
@@ -78,6 +79,12 @@ class SessionRegistry(EntityRegistry):
         if session is None:
             raise NoSuchEntity(session_id)
         return session
+
+    def turn_of(self, tool_id: str) -> TurnEntity:
+        """Return the living turn of the open tool call with the id *tool_id*."""
+        turn = self.entity(tool_id.rpartition(":c")[0])
+        assert isinstance(turn, TurnEntity), "a tool call belongs to a turn"
+        return turn
 
     def children_of(self, session_id: str) -> list[LiveSession]:
         """Return the living child sessions of a session, oldest first."""

@@ -11,7 +11,7 @@ from supervisor.sessions.approval_queue import ApprovalQueue
 from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.setup import Setups
-from supervisor.sessions.termination import SLACK_S, Background
+from supervisor.sessions.termination import Background
 
 CLEANUP_S = 5.0
 """Default of ``SessionServices.cleanup_s``, in seconds."""
@@ -52,8 +52,6 @@ class SessionServices:
         """Ids of the requests that were in progress when a drain began; ``None`` before."""
         self.cleanup_s = CLEANUP_S
         """Time budget, in seconds, for the clean-up of a turn."""
-        self.slack_s = SLACK_S
-        """Seconds that a slow, loaded machine may add to the stages terminate and kill before a scope is abandoned."""
 
     @property
     def settings(self) -> Settings:

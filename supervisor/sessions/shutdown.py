@@ -17,13 +17,13 @@ from actors.one_shot_event import OneShotEvent, first_of
 from actors.waiting import any_of
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.session import Session
+from supervisor.policies.stage_deadlines import SLACK_S
 from supervisor.ports import JournalError, JournalLost, Outcome
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.services import SessionServices
-from supervisor.sessions.termination import SLACK_S
 
 STOPPED_AT_ONCE = "stopped at once"
 """Reason of every end that a stop at once leads to."""

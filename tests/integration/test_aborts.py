@@ -21,9 +21,9 @@ from supervisor.plans import AgentConfig
 from supervisor.policies.abort_plan import Receipt, UnknownTarget
 from supervisor.ports import Append, JournalError
 from supervisor.runtime.entity import Refused
-from supervisor.sessions import abort_service as service
 from supervisor.sessions import tool_calls
 from supervisor.sessions.live_session import SessionPhase
+from supervisor.sessions.turn import NOT_ENDED
 from tests.support import (
     AGENTS,
     DEADLINE_S,
@@ -174,7 +174,7 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
         assert (await asked.result()).text.startswith("understood: ")
     [node] = receipt.nodes
     assert (node.outcome, node.rung) == ("ended", "request")
-    assert node.how == f"{service.NOT_ENDED}: no process of it was found"
+    assert node.how == f"{NOT_ENDED}: no process of it was found"
     [record] = [one for one in run.events() if one.event == "TurnInterrupted"]
     assert record.metadata == {"call": "s:t1:c1", "why": node.how}
     assert results_of(run, "s:t1") == ["aborted"]

@@ -48,7 +48,7 @@ def _nothing_left() -> Iterator[None]:
 
 def shorten_slack(sup: Supervisor) -> None:
     """Reduce the extra time for a loaded machine, so that a function that does not stop is abandoned soon."""
-    sup.core.session_services.slack_s = 0.2
+    sup.core.background.slack_s = 0.2
     sup.core.aborts.slack_s = 1.0
     sup.core.session_services.cleanup_s = 0.2
 
