@@ -12,8 +12,9 @@ import anyio
 
 from actors import failpoint
 from supervisor.host.supervision import SupervisorCore
-from supervisor.ports import JournalError
+from supervisor.ports import Compacted, JournalError, Retention
 from supervisor.ports.logs import get_logger
+from supervisor.runtime.entity import Refused
 
 CHECK_S: Final = 1.0
 """Seconds between two checks of the journal. Each commit checks too, but a supervisor that waits commits nothing."""
@@ -21,6 +22,16 @@ CHECK_S: Final = 1.0
 _FIRST_S: Final = 60.0
 """Seconds until the first compaction, unless the settings have a shorter interval."""
 _log = get_logger()
+
+
+async def compact(supervisor: SupervisorCore, retention: Retention | None = None) -> Compacted:
+    """Move entities that ended long ago from the journal of *supervisor* to the archive; implements
+    ``Supervisor.compact``."""
+    if supervisor.upkeep is None:
+        raise Refused("this supervisor's journal is not on a disk: there is nothing to compact")
+    return await supervisor.upkeep.compact(
+        retention or supervisor.settings.retention.value(), lambda: list(supervisor.registry.entities)
+    )
 
 
 async def compact_periodically(supervisor: SupervisorCore) -> None:
@@ -31,7 +42,7 @@ async def compact_periodically(supervisor: SupervisorCore) -> None:
         await anyio.sleep(min(every_s, supervisor.settings.retention.every_s))
         every_s = supervisor.settings.retention.every_s
         try:
-            compacted = await supervisor.compact()
+            compacted = await compact(supervisor)
         except (JournalError, OSError) as error:
             _log.warning("the journal could not be compacted; it is tried again later", error=str(error))
         else:
@@ -41,7 +52,7 @@ async def compact_periodically(supervisor: SupervisorCore) -> None:
 
 async def watch_journal(supervisor: SupervisorCore) -> None:
     """Check every second whether the journal of *supervisor* is still there; return when the journal is lost."""
-    while supervisor.failure is None:
+    while supervisor.shutdown.error is None:
         failpoint.crash("service", "journal")
         await anyio.sleep(CHECK_S)
         await supervisor.journal_writer.check()

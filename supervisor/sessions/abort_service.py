@@ -57,9 +57,10 @@ from supervisor.policies.argument_checks import check_type, check_types
 from supervisor.policies.stage_deadlines import EXITING_S, SLACK_S
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.journal_writer import HOST, Cause
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.shutdown import Shutdown
 from supervisor.sessions.tool_calls import FOUND_LATER, NONE_FOUND
 from supervisor.sessions.turn import StoppedCall
 
@@ -98,7 +99,7 @@ class _StoppedNode(NamedTuple):
     """Number of the session's processes whose fate was known before the abort."""
     call: StoppedCall | None = None
     how: str = ""
-    """What the receipt adds about a session."""
+    """Text about the session for the receipt."""
 
     def fates(self, owner: str | None = None) -> list[ProcessFate]:
         """Return the fates of processes that ended since the abort; with *owner*, only the fates of this owner's
@@ -111,22 +112,12 @@ class _StoppedNode(NamedTuple):
 
 
 class AbortService:
-    """Service that carries out the aborts of one supervisor.
+    """Service that carries out the aborts of one supervisor, and closes its sessions."""
 
-    Args:
-        wait_finished: waits until a session's last record is durable; while the journal cannot be written, only until
-            the session has finished. Returns whether the record is durable.
-    """
-
-    def __init__(
-        self,
-        registry: SessionRegistry,
-        journal: Journal,
-        wait_finished: Callable[[LiveSession], Awaitable[bool]],
-    ) -> None:
+    def __init__(self, registry: SessionRegistry, journal: Journal, shutdown: Shutdown) -> None:
         self._registry = registry
         self._journal = journal
-        self._wait_finished = wait_finished
+        self._shutdown = shutdown
         self.task_enders: list[Callable[[str, str], Awaitable[str]]] = []
         """Functions that cancel the task of a plan, by the id of the session that worked for the task last, with a
         reason; each returns the name of the task, or ``""`` if it has no such task that is not settled."""
@@ -184,6 +175,23 @@ class AbortService:
             raise Refused(f"{words}; plan the abort again")
         order = _Order(plan, self._new_id(), reason, actor, within_s, because)
         return await (self._join(order) if plan.already_ended else self._carry_out(order))
+
+    async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
+        """End a session as completed, and wait until everything below the session has ended; do nothing if the session
+        has ended. A close by the host (*cause*) also cancels the task that the session was the last to work for.
+
+        Raises:
+            JournalError: the journal was lost meanwhile; nevertheless the session was ended.
+        """
+        check_type("reason", reason, str)
+        session = self._registry.sessions.get(session_id)
+        if cause == HOST and (session is None or session.is_stopping):
+            await self.end_task(session_id, reason)
+        if session is None:
+            return
+        stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
+        session.request_stop(stop, cause=cause)
+        await self._shutdown.wait_recorded(session)
 
     async def end_task(self, session_id: str, reason: str) -> str | None:
         """Cancel the task that the session, which has ended or is ending, worked for last; return the name of the task;
@@ -271,7 +279,7 @@ class AbortService:
         cancelled = await self.end_task(plan.target, order.reason) if plan.scope is AbortScope.SESSION else None
         survivors, recorded = list[Survivors](), True
         for session in [sessions[one.id] for one in plan.ending if one.id in sessions]:
-            recorded = await self._wait_finished(session) and recorded
+            recorded = await self._shutdown.wait_finished(session) and recorded
             survivors.append(session.report.survivors if session.report is not None else "unknown")
         return Receipt(
             abort_id="",

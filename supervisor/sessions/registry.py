@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 
 from actors import ActorSystem
 from supervisor.policies.abort_plan import TreeNode
+from supervisor.policies.caller_reach import NOWHERE, CallerReach
+from supervisor.ports import Caller
 from supervisor.runtime.entity import Entity, NoSuchEntity
 from supervisor.runtime.entity_registry import EntityRegistry, IdAllocator
 from supervisor.runtime.journal_writer import JournalWriter
@@ -85,6 +87,21 @@ class SessionRegistry(EntityRegistry):
         turn = self.entity(tool_id.rpartition(":c")[0])
         assert isinstance(turn, TurnEntity), "a tool call belongs to a turn"
         return turn
+
+    def reach_of(self, caller: Caller) -> CallerReach:
+        """Return the sessions and operations that *caller* may request. A child session may request no operation that a
+        session above it may not."""
+        session: LiveSession | None = self.sessions.get(caller.session)
+        if session is None:
+            return NOWHERE
+        own = session.assigned_task
+        splits = frozenset({own.name, own.id} if own is not None and own.split is not None else ())
+        sessions, operates = [session], frozenset(session.profile.operates)
+        for one in sessions:  # the list grows while it is read: children follow their parents
+            sessions += one.children.values()
+        while (session := session.parent) is not None:
+            operates &= frozenset(session.profile.operates)
+        return CallerReach(frozenset(one.session_id for one in sessions), splits, operates)
 
     def children_of(self, session_id: str) -> list[LiveSession]:
         """Return the living child sessions of a session, oldest first."""

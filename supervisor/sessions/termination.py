@@ -37,18 +37,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import anyio
 
-from actors import ActorSystem, Context
+from actors import ActorStopped, ActorSystem, AskTimeout, Context, Lane
+from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer, TimerService
 from supervisor.lifecycles.types import TerminationStage
 from supervisor.policies.stage_deadlines import SLACK_S, Schedule
 from supervisor.ports.logs import get_logger
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity_registry import END_S
 
 _log = get_logger()
+_T = TypeVar("_T")
+
+BACKGROUND_ACTOR: Final = ":janitor"
+"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as logs have it. No session
+can have this id."""
 
 
 class Termination(ABC):
@@ -139,7 +148,7 @@ class StageBudgetSpent(NamedTuple):
     call: Callable[[], None]
 
 
-class Heartbeat:
+class _Heartbeat:
     """Message that shows, by being handled, that the actor and the kernel's dispatcher are alive."""
 
     def __init__(self) -> None:
@@ -147,24 +156,22 @@ class Heartbeat:
 
 
 class Background:
-    """Actor in whose scope the tasks run that outlive every session.
+    """Actor in whose scope the tasks run that outlive every session. The actor is started with this object."""
 
-    Args:
-        actor_id: id of the actor, which the caller starts.
-    """
+    actor_id: Final = BACKGROUND_ACTOR
 
-    def __init__(self, system: ActorSystem, actor_id: str) -> None:
-        self.actor_id = actor_id
+    def __init__(self, system: ActorSystem) -> None:
         self.slack_s = SLACK_S
         """Seconds that a slow, loaded machine may add to the stages terminate and kill before a scope is abandoned."""
         self._system = system
         self._checks: deque[Callable[[], None]] = deque()
         self._is_checking = False
+        system.spawn(self, BACKGROUND_ACTOR, shutdown_s=END_S)
 
     def receive(self, ctx: object, message: object) -> None:
         if isinstance(message, StageBudgetSpent):
             message.call()
-        elif isinstance(message, Heartbeat):
+        elif isinstance(message, _Heartbeat):
             message.handled.set()
         else:
             _log.error("a task of the supervisor failed", what=str(message))
@@ -174,6 +181,66 @@ class Background:
         ctx = self._system.context(self.actor_id)
         assert ctx is not None, "this actor outlives every session"
         return ctx
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the supervisor has ended, so that no task can run any more."""
+        return self._system.context(BACKGROUND_ACTOR) is None
+
+    async def run_to_completion(self, do: Callable[[], Awaitable[_T]], name: str) -> _T:
+        """Run *do* in a task of its own, so that a cancellation of the caller does not cancel *do*; return its result.
+
+        Raises:
+            Refused: the supervisor ended before *do* returned.
+            Exception: the exception that *do* raised.
+        """
+        return await self.begin(do, name)()
+
+    def begin(self, do: Callable[[], Awaitable[_T]], name: str) -> Callable[[], Awaitable[_T]]:
+        """Run *do* in a task of its own; return a function that waits for its result, and raises as
+        :meth:`run_to_completion`."""
+        over, results = OneShotEvent(), list[_T | Exception]()
+
+        async def run() -> None:
+            try:
+                results.append(await do())
+            except Exception as error:  # raised in the caller, if that is still waiting
+                results.append(error)
+            finally:
+                over.set()
+
+        async def result() -> _T:
+            if began:
+                await over.wait()
+            if not results:
+                raise Refused(f"{name}: the supervisor has ended")
+            if isinstance(results[0], Exception):
+                raise results[0]
+            return results[0]
+
+        ctx, began = self._system.context(BACKGROUND_ACTOR), False
+        if ctx is not None:
+            with suppress(ActorStopped):
+                ctx.start_task(run, name=name)
+                began = True
+        return result
+
+    async def heartbeat(self, *, timeout_s: float) -> None:
+        """Wait until this actor has handled a message, which shows that the event loop, the dispatcher of the actor
+        system and the actor that terminates sessions work.
+
+        Raises:
+            ActorStopped: the actor has ended.
+            AskTimeout: the message was not handled within *timeout_s*.
+        """
+        ref, beat = self._system.ref(BACKGROUND_ACTOR), _Heartbeat()
+        if ref is None:
+            raise ActorStopped(BACKGROUND_ACTOR)
+        ref.tell(beat, lane=Lane.CONTROL)  # not `ask`: an ask of an idle actor bypasses the dispatcher
+        with self._system.timers.limit(timeout_s):
+            await beat.handled.wait()
+            return
+        raise AskTimeout(BACKGROUND_ACTOR, timeout_s)
 
     def enqueue(self, check: Callable[[], None]) -> None:
         """Run *check* after the checks that are queued already. A check may queue other checks, so that a deep tree

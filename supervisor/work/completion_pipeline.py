@@ -196,7 +196,7 @@ class CompletionPipeline:
                 over.set()
 
         try:
-            await self._sup.run_to_completion(record, f"record the merge of {execution.name}")
+            await self._sup.background.run_to_completion(record, f"record the merge of {execution.name}")
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 await self._sup.journal_writer.disk.wait_unless_down(over)
@@ -379,7 +379,7 @@ class CompletionPipeline:
 
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
         """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
-        data, profile = execution.data, self._sup.profile(agent, execution.id)
+        data, profile = execution.data, self._sup.setups.profile(agent, execution.id)
         if agent != execution.agent or not data.has_findings:
             return agent != execution.agent, ""
         # An agent whose prompt may not hold findings, since it may execute them, is claimed again without them.
@@ -489,7 +489,7 @@ class CompletionPipeline:
                 reason = "its work is merged"
                 if execution.is_opened:  # else only the merge was left to do
                     reason = _reason_of_close(execution)
-                await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
+                await self._sup.aborts.close_session(execution.session_id, reason=reason, cause=execution.cause)
 
 
 def _note_dead_letter(execution: TaskExecution, error: str) -> None:

@@ -221,7 +221,8 @@ class TaskCommands:
             await request.execution.recorded()
             return effect
 
-        return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
+        background = self._sup.background
+        return await background.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
     def _id_of(self, name: str) -> str:
         """Return the entity id of a task that is given by its name in the plan or by its id."""
