@@ -17,7 +17,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 demo: $(VENV)/ready  ## A short, real run: sessions, aborts, an urgent message, a crash, a hang
 	$(BIN)/supervisor demo
 
-test: $(VENV)/ready  ## The suite; a third of the tests that start programs, another with each commit (ALL=1: all); JOBS (3) at once
+test: $(VENV)/ready  ## The suite; a sixth of the tests that start programs, another with each commit (ALL=1: all); JOBS (3) at once
 	$(BIN)/python -m pytest -n $(or $(JOBS),3) --dist worksteal $(if $(ALL),,--share $(or $(shell git rev-list --count HEAD 2>/dev/null),0))
 
 nightly: $(VENV)/ready  ## What does not fit into every run: all tests on both backends, and the long forms of the checks

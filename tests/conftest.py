@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--levels", type=int, default=1_200, help="levels in tests/integration/test_scale.py")
     parser.addoption("--both-backends", action="store_true", help="run tests marked one_backend on asyncio and on trio")
     parser.addoption(
-        "--share", type=int, help="run a third only of the tests in DEAR: number of the commit, or any number"
+        "--share", type=int, help="run a sixth only of the tests in DEAR: number of the commit, or any number"
     )
 
 
@@ -62,18 +62,31 @@ def pytest_configure(config: pytest.Config) -> None:
 
 DEAR = [
     Path(__file__).parent / name
-    for name in ("field", "integration", "cli", "simulation", "verification", "unit/workspaces")
+    for name in (
+        "field",
+        "integration",
+        "cli",
+        "simulation",
+        "verification",
+        "unit/workspaces",
+        "unit/control/http",
+        "unit/processes",
+        "test_benchmarks.py",
+    )
 ]
-"""Directories whose tests start programs, or simulate whole runs: four fifths of the time of the suite."""
+"""Files and directories whose tests start programs, or simulate whole runs: four fifths of the time of the suite."""
+
+SHARES = 6
+"""Number of commits in a row that together run each test in ``DEAR``."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect one of the two backends for each test marked ``one_backend``; with ``--share`` also two thirds of the
-    tests in ``DEAR``.
+    """Deselect one of the two backends for each test marked ``one_backend``; with ``--share`` also five
+    sixths of the tests in ``DEAR``.
 
     Most of the time of these tests is used by the programs that they start. The backend follows from the test's name,
-    so that half of the tests of a file run on trio; ``make nightly`` runs all of them on both. The third that runs
-    follows from the test's name and the number of the commit, so that three commits in a row run each test.
+    so that half of the tests of a file run on trio; ``make nightly`` runs all of them on both. The sixth that runs
+    follows from the test's name and the number of the commit, so that six commits in a row run each test.
     """
     share, both = config.getoption("--share"), config.getoption("--both-backends")
     kept, left_out = list[pytest.Item](), list[pytest.Item]()
@@ -83,8 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         backend = params.get("anyio_backend", params.get("backend"))
         number = crc32(item.nodeid.replace("trio", "").replace("asyncio", "").encode())
         runs = both or not item.get_closest_marker("one_backend") or backend in (None, ("asyncio", "trio")[number % 2])
-        if share is not None and any(directory in item.path.parents for directory in DEAR):
-            runs = runs and number // 2 % 3 == share % 3
+        if share is not None and any(one in (item.path, *item.path.parents) for one in DEAR):
+            runs = runs and number // 2 % SHARES == share % SHARES
         (kept if runs else left_out).append(item)
     items[:] = kept
     config.hook.pytest_deselected(items=left_out)

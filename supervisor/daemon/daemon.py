@@ -342,8 +342,11 @@ class Daemon:
 
     @property
     def open_runs(self) -> list[str]:
-        """Ids of the runs that have not ended."""
-        return [one.run_id for one in self._core.part(Submissions).running if one.run_id]
+        """Ids of the runs that have not ended. A run whose end is recorded counts as ended, although its last steps,
+        such as the copy in the archive, may be under way: the next daemon has nothing to do for it."""
+        entities = self._core.registry.entities
+        runs = [one.run_id for one in self._core.part(Submissions).running if one.run_id]
+        return [run for run in runs if (entity := entities.get(run)) is not None and not entity.ended]
 
 
 def _no_function(agent: str) -> None:
