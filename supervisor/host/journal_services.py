@@ -52,7 +52,7 @@ async def compact_periodically(supervisor: SupervisorCore) -> None:
 
 async def watch_journal(supervisor: SupervisorCore) -> None:
     """Check every second whether the journal of *supervisor* is still there; return when the journal is lost."""
-    while supervisor.shutdown.error is None:
+    while supervisor.journal_writer.error is None:
         failpoint.crash("service", "journal")
         await anyio.sleep(CHECK_S)
         await supervisor.journal_writer.check()
