@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-soak bench-growth fuzz api-check crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api conformance bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-soak bench-growth fuzz api-check crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,11 +43,14 @@ machines: $(VENV)/ready  ## The pages that are generated from the tables of the 
 http-api: $(VENV)/ready  ## The page that is generated from the OpenAPI document of the HTTP API
 	$(BIN)/python -m supervisor.control.http.reference docs/reference/http-api/index.md
 
+conformance: $(VENV)/ready  ## The page that says what shows each statement of the specification
+	$(BIN)/python -m tests.conformance
+
 $(VENV)/docs: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-docs: $(VENV)/docs machines http-api  ## The documentation as HTML in build/docs; a warning is an error
+docs: $(VENV)/docs machines http-api conformance  ## The documentation as HTML in build/docs; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto docs build/docs
 
 simulate: $(VENV)/ready  ## Short: the golden runs are what they were, and a few new seeds violate nothing
@@ -124,8 +127,8 @@ bench-work: $(VENV)/ready  ## Claims through the journal, `supervisor run`, memo
 bench-http: $(VENV)/ready  ## Event streams with 200 readers, aborts beside them, the tree of 2,000 sessions against `supervisor ps`
 	$(BIN)/python -m benchmarks.http
 
-bench-soak: $(VENV)/ready  ## MINUTES (30) of sessions that come and go: the process stays its size
-	$(BIN)/python -m benchmarks.soak --minutes $(or $(MINUTES),30)
+bench-soak: $(VENV)/ready  ## MINUTES (30) of LOAD (sessions, or runs through a daemon) that comes and goes: the process stays its size
+	$(BIN)/python -m benchmarks.soak --load $(or $(LOAD),sessions) --minutes $(or $(MINUTES),30) $(if $(RATE),--rate $(RATE))
 
 bench-growth: $(VENV)/peers  ## Growth curves from 100 to 100,000 actors, as CSV and PNG in benchmarks/results
 	$(BIN)/python -m benchmarks.growth

@@ -137,6 +137,8 @@ class Machine(Generic[S, D]):
         rules: lines of the table, made by :func:`rule`. The first rule of a cell whose guard holds applies.
         terminal: states that no rule of the specification leaves; marked extensions may.
         reserved: states that the specification names and gives no rule.
+        severities: severity of the record of a transition into a state, for the states that are not entered with
+            ``info``.
         source: specification from which the table comes.
     """
 
@@ -148,6 +150,7 @@ class Machine(Generic[S, D]):
         terminal: Iterable[S],
         rules: Iterable[tuple[Rule[S], ...]],
         reserved: Iterable[S] = (),
+        severities: Mapping[S, str] | None = None,
         source: str = "",
     ) -> None:
         self.name = name
@@ -155,6 +158,7 @@ class Machine(Generic[S, D]):
         self.initial = tuple(initial)
         self.terminal = frozenset(terminal)
         self.reserved = frozenset(reserved)
+        self.severities: Mapping[S, str] = dict(severities or {})
         self.rules: tuple[Rule[S], ...] = tuple(one for line in rules for one in line)
         self.final = self.terminal - {one.source for one in self.rules if one.target is not one.source}
         """Terminal states that no extension leaves either: an entity in one of them has ended."""

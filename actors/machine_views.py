@@ -27,10 +27,16 @@ def mermaid(machine: AnyMachine) -> str:
 
 
 def markdown(machine: AnyMachine) -> str:
-    """Return the reference table: one row per rule, in the order in which the engine tries them."""
+    """Return the reference table: one row per rule, in the order in which the engine tries them; below it the
+    severities of the states that are not entered with ``info``."""
     header = ["from", "event", "guard", "actions", "to", "extension / trigger"]
     rows = [header, ["---"] * len(header)] + [_markdown_row(one) for one in machine.rules]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    text = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    severities = as_json(machine)["severities"]
+    if severities:
+        entered = ", ".join(f"`{state}` {severity}" for state, severity in severities.items())
+        text += f"\nSeverity of a transition into a state: {entered}; into any other `info`.\n"
+    return text
 
 
 def table(machine: AnyMachine) -> str:
@@ -71,6 +77,9 @@ def as_json(machine: AnyMachine) -> dict[str, Any]:
         "states": [state.value for state in machine.states],
         "initial": [state.value for state in machine.initial],
         "terminal": [state.value for state in _terminal(machine)],
+        "severities": {
+            state.value: machine.severities[state] for state in machine.states if state in machine.severities
+        },
         "transitions": [_edge(rules) for rules in edges.values()],
     }
 

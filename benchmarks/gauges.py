@@ -28,7 +28,8 @@ MUST_BE_FLAT: Final = ("rss_mb", "uss_mb", "descriptors", "tasks", "threads", "o
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """Sample of all quantities: seconds since the start, and each quantity; sizes in 10^6 bytes."""
+    """Sample of all quantities: seconds since the start, and each quantity; sizes in 10^6 bytes. ``ps_ms`` is the time
+    of ``supervisor ps``, where that is measured."""
 
     at_s: float
     rss_mb: float
@@ -39,6 +40,7 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     objects: int
     journal_mb: float
     started: int
+    ps_ms: float = 0.0
 
 
 def take(at_s: float, state_dir: Path, started: int) -> Sample:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from zlib import crc32
 
 import pytest
 
+from supervisor.diagnostics.validate import validate_lines
 from tests.support import git
 
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
@@ -40,6 +42,24 @@ def repository_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def repository(tmp_path: Path, repository_template: Path) -> Path:
     """Create a git repository with one commit of ``a.txt`` on the branch ``main``."""
     return Path(shutil.copytree(repository_template, tmp_path / "repository", symlinks=True))
+
+
+WHOLE = [Path(__file__).parent / name for name in ("field", "integration", "cli")]
+"""Directories whose tests run whole supervisors."""
+
+
+@pytest.fixture(autouse=True)
+def valid_logs(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After a test of a whole supervisor, check each ``transitions.jsonl`` in the test's directory."""
+    yield
+    directory = request.node.funcargs.get("tmp_path")
+    if directory is None or not any(one in request.path.parents for one in WHOLE):
+        return
+    for depth in ("*", "*/*", "*/*/*"):
+        for log in directory.glob(f"{depth}/transitions.jsonl"):
+            with log.open("rb") as lines:
+                found = validate_lines(lines, problems_max=3).problems
+            assert found == [], f"{log}: {found}"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

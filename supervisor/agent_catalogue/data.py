@@ -22,7 +22,7 @@ class BadData(ValueError):
 class Data(BaseModel):
     """Base class for parts of a data file: immutable, and unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 def _sound(word: str) -> str:

@@ -14,6 +14,7 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import open_journal, unknown_id, with_run
 from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import event_line, json_line
+from supervisor.control.ping import ReplyLost
 from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.lifecycles.turn import split_call
@@ -89,8 +90,6 @@ class _Records:
 
     async def follow(self, after: RecordId, state_dir: Path) -> None:
         """Print records as they happen until the supervisor ends; return at once if none runs."""
-        from supervisor.control.client import ReplyLost
-
         try:
             async with aclosing(self._reader.follow(self._entity, after)) as events:
                 async for event in events:

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import anyio
 import click
 
 from supervisor.cli.live_view import Reporter, view_for
@@ -25,8 +24,7 @@ from supervisor.cli.run_execution import configure_logging
 from supervisor.cli.run_report import read_report
 from supervisor.cli.sessions import operator, send_request
 from supervisor.cli.submit import print_submitted, send_to_daemon, submission
-from supervisor.control.client import ping
-from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, ControlError, NotRunning, WorkFailed
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed
 from supervisor.control.requests import CancelRun
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
@@ -40,11 +38,12 @@ _ADVICE: Final = "`supervisor wait {run}{options}` waits for it, `supervisor can
 
 
 def has_daemon(state_dir: Path) -> bool:
-    """Return whether a daemon holds the state directory."""
+    """Return whether a daemon holds the state directory, one that is starting included."""
     try:
-        return bool(anyio.run(ping, StateDir(state_dir).control_socket).get("daemon"))
-    except (NotRunning, ControlError, StateDirError, BadInput):
+        holder = StateDir(state_dir).lock_holder()
+    except StateDirError:
         return False
+    return holder is not None and holder.is_daemon
 
 
 def run_on_daemon(given: dict[str, Any], *, detach: bool, names: tuple[str, ...]) -> int:

@@ -157,7 +157,7 @@ class _Logs:
         """Return whether more output may come: a supervisor runs, and the task, or the session without a task, has not
         ended."""
         row = self._reader.entity(task or session)
-        return row is not None and not has_ended(self._reader, row) and self._state.lock_holder() is not None
+        return row is not None and not has_ended(row) and self._state.lock_holder() is not None
 
 
 class _AllLogs:
@@ -224,7 +224,8 @@ class TranscriptLines:
 
     def take(self, *, end: bool) -> Iterable[tuple[float, str]]:
         """Return the lines that are new since the last call; at the *end* also an unfinished line."""
-        last_at = last_written_at(self._path)  # asked first: what is written meanwhile is not dated too early
+        # Asked first: what is written meanwhile is not dated too early.
+        last_at = last_written_at(self._path.parent, self._path.name)
         if last_at is None or (not self._offset and last_at < self._since):
             return []
         text, self._offset = follow_from(self._path, self._offset)

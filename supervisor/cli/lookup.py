@@ -17,12 +17,10 @@ from typing import Final
 
 from supervisor.control.error_messages import BadInput, UnknownId
 from supervisor.diagnostics.outcomes import data_of
-from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.run_ids import GivenId, ambiguous_task, id_of_task, is_run_id, name_of_task, read_id
-from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import InvalidArgument, Kind
 from supervisor.ports import EntityRow, JournalError, Reader
 
@@ -119,15 +117,10 @@ def _unknown_run(run: str, known: Iterable[str]) -> BadInput:
     return BadInput(f"run {run!r} is not in the journal; the runs are: {', '.join(known) or 'none'}")
 
 
-def has_ended(reader: Reader, row: EntityRow) -> bool:
+def has_ended(row: EntityRow) -> bool:
     """Return whether an entity has ended. A failed task has ended when the run has given the task up: until then it may
     be tried again."""
-    if row.kind != Kind.TASK or row.state != Task.FAILED.value:
-        return row.ended
-    since_failed: list[str] = []
-    for event in reader.events(row.id):
-        since_failed = [] if event.outcome == "transition" else [*since_failed, event.event]
-    return DEAD_LETTERED in since_failed
+    return row.ended or (row.kind == Kind.TASK and bool(data_of(row).get("dead_letter")))
 
 
 # ----------------------------------------------------------------------------------------------------- sessions

@@ -28,11 +28,11 @@ from supervisor.cli.rendering import (
     tree_text,
 )
 from supervisor.control.error_messages import BadInput
+from supervisor.control.ping import problems_of
 from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
 from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import last_written_at
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind
@@ -105,7 +105,7 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
         every = reader.entities()
         rows, used = _wanted(every, all_of_it), used_by_rows(reader, every)
         times = read_state_times(reader, rows)
-    active_at, options = _last_output_times(state, rows), state_dir_words(state.root)
+    active_at, options = _last_outputs(state, rows), state_dir_words(state.root)
     now = time.time()
     seen = ps(rows, now=now, active_at=active_at, times=times, used=used, options=options, supervised=running)
     return rows, _aged(seen, rows), running
@@ -122,7 +122,7 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
         rows = _wanted(every, all_of_it)
         used = used_in(reader) if as_json else used_by_rows(reader, every)
         times = read_state_times(reader, rows)
-    now, active_at = time.time(), _last_output_times(state, rows)
+    now, active_at = time.time(), _last_outputs(state, rows)
     nodes = tree(rows, used, times, state_dir_words(state.root), now=now, active_at=active_at, supervised=running)
     say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
     _warn_of_troubles(state, rows, running)
@@ -164,12 +164,10 @@ def used_by_rows(reader: Reader, rows: Iterable[EntityRow]) -> Mapping[str, Amou
 def _warn_of_troubles(state: StateDir, rows: list[EntityRow], running: bool) -> None:
     """Print warnings about shortages of a running supervisor, or about entities that a killed supervisor left open."""
     if running:
-        from supervisor.control.client import problems_of  # here, since it imports an event loop
-
         for words in problems_of(state.control_socket):
             warn(words)
     elif any(not _settled(row) for row in rows):
-        last_change = max([*(row.changed_at for row in rows), *_last_output_times(state, rows).values()])
+        last_change = max([*(row.changed_at for row in rows), *_last_outputs(state, rows).values()])
         warn(
             f"no supervisor runs on {state.root}: alive entities are shown as of its death at {clock(last_change)[:8]};"
             " the next run records their end"
@@ -191,11 +189,8 @@ def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
     return [row for row in rows if all_of_it or not row.ended or row.kind in STAYING]
 
 
-def _last_output_times(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
-    """Return the time of the last output of each living session, which is the time of the last change of its
-    transcript."""
-    live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
-    return {one: spoken for one in live if (spoken := last_written_at(state.transcript(one))) is not None}
+def _last_outputs(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:
+    return state.last_outputs(row.id for row in rows if row.kind == Kind.SESSION and not row.ended)
 
 
 # -------------------------------------------------------------------------------------------------- dead letters

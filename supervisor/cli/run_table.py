@@ -163,9 +163,9 @@ class RunTable:
     def lines(self, now: float) -> list[TableLine]:
         """Return the lines in the order in which they are shown. *now* is Unix time."""
         rows = sorted(self._rows.values(), key=lambda row: row.born_seq)
-        notes, visual_states = self.notes, VisualStates(rows, now, self.active_at, self.times)
+        notes, visual_states = self.notes, VisualStates(rows, now, self.active_at, self.times, self.notes.data)
         notes.now = now
-        signs = SignsOfLife(rows, self.active_at)
+        signs = SignsOfLife(rows, self.active_at, notes.data)
         turns = {row.parent_id: row for row in rows if row.kind == Kind.TURN and not row.ended}
         runs = {row.parent_id: row for row in rows if row.kind == Kind.RUN}
         tasks = [row for row in self._tasks() if not notes.outcomes.of(row)]

@@ -68,7 +68,7 @@ def serve_command(
     leave_first_process()
     configure_logging(verbose=verbose)
     state = StateDir.open(state_dir)
-    with state.lock():
+    with state.lock(daemon=True):
         try:
             options = ServiceOptions(config.resolve() if config is not None else None, known, workdir.resolve(), http)
             anyio.run(serve, options, state, warn, backend=backend)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -26,9 +27,15 @@ from supervisor.cli.plan_input import STANDARD_INPUT
 from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator, send_request
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
+from supervisor.control.ping import Unreachable
 from supervisor.control.requests import CancelRun, Submit
+from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind
 from supervisor.plans.source import BYTES_MAX
+
+START_S: Final = 120.0
+"""Seconds for which a daemon that has no control socket yet is waited for: it may open a large journal."""
+LOOK_AGAIN_S: Final = 0.1
 
 
 @click.command(
@@ -111,14 +118,25 @@ def submission(plan: Path | None, workdir: Path, names: Sequence[str], **given: 
 def send_to_daemon(
     state_dir: Path, request: Submit | CancelRun, waiting: str = "the daemon has not answered yet; it may be busy"
 ) -> dict[str, Any]:
-    """Send a request that only a daemon takes.
+    """Send a request that only a daemon takes; wait for a daemon that is starting.
 
     Raises:
         BadInput: no supervisor runs on the state directory, or there is no such run.
         ControlError: the daemon refuses, or cannot be reached.
     """
+    until_s, is_told = time.monotonic() + START_S, False
     try:
-        return send_request(state_dir, request, waiting)
+        while True:
+            try:
+                return send_request(state_dir, request, waiting)
+            except Unreachable:
+                holder = StateDir(state_dir).lock_holder()
+                if (holder is not None and not holder.is_daemon) or time.monotonic() > until_s:
+                    raise
+                if not is_told:
+                    is_told = True
+                    warn(f"the daemon on {state_dir} is starting or ending: waiting for it")
+                time.sleep(LOOK_AGAIN_S)
     except NotRunning:
         raise BadInput(f"no daemon runs on {state_dir}: start one with `supervisor serve`") from None
     except ControlError as error:

@@ -159,7 +159,7 @@ def _await_end(state: StateDir, reader: Reader, entity_id: str, deadline: _Deadl
         running = state.lock_holder() is not None  # asked first: the end that a supervisor records last is still seen
         row = reader.entity(entity_id)
         assert row is not None, "rows stay"
-        if has_ended(reader, row):
+        if has_ended(row):
             return row
         if not running:
             words = f"{entity_id} has not ended ({row.state}), and no supervisor runs on {state.root}"

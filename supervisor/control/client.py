@@ -7,11 +7,9 @@ lock of the state directory, never by the socket.
 
 from __future__ import annotations
 
-import errno
 import sys
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,10 +18,9 @@ import msgspec
 from anyio.abc import ByteStream
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from supervisor.control.error_messages import BadInput, ControlError, NotRunning
-from supervisor.journal.statedir import LockHolder, StateDir, StateDirError, socket_address, unreadable_error
-from supervisor.ports import UnidentifiedProcess
-from supervisor.ports.outages import Outage, Shortage
+from supervisor.control.error_messages import ControlError, NotRunning
+from supervisor.control.ping import PING, PING_S, NoReply, ReplyLost, connection_error
+from supervisor.journal.statedir import socket_address
 
 if TYPE_CHECKING:
     from supervisor.control.requests import Request
@@ -35,38 +32,6 @@ ended."""
 
 QUIET_MAX_S: Final = 60.0
 """Longest pause in seconds between two checks of one request; each pause is twice as long as the pause before."""
-
-PING_S: Final = 2.5
-"""Seconds that a supervisor has for its reply to a ping."""
-
-UNIDENTIFIED_SHOWN: Final = 10
-"""Largest number of processes of unknown origin that a command names."""
-
-
-_PING: Final = {"do": "ping"}
-"""Content of a ``Ping``. Commands that only read send no other request, and need not import the models of requests,
-which takes as long as all their other imports together."""
-
-
-class NoReply(ControlError):
-    """The supervisor accepts connections and does not reply."""
-
-    def __init__(self, path: Path) -> None:
-        root = path.parent.parent
-        holder = StateDir(root).lock_holder() or LockHolder(None, None)
-        super().__init__(
-            "failed",
-            f"{holder.words} runs on {root} and does not answer: the process is suspended, or too busy; ask again, or "
-            "end it with `kill -9`",
-        )
-
-
-class ReplyLost(ControlError):
-    """The supervisor ended, or closed the connection, before its reply was complete."""
-
-    def __init__(self) -> None:
-        words = "the connection was closed before the reply was complete; the journal has the result"
-        super().__init__("failed", words)
 
 
 async def request(path: Path, asked: Request) -> AsyncGenerator[dict[str, Any], None]:
@@ -121,15 +86,14 @@ async def _next_line(lines: BufferedByteReceiveStream) -> bytes:
 
 
 async def ping(path: Path) -> dict[str, Any]:
-    """Return the supervisor's reply to a ping: its pid, the outage or shortage that it waits for, and the processes of
-    unknown origin.
+    """Return the supervisor's reply to a ping, as :func:`supervisor.control.ping.ping_now` does.
 
     Raises:
         NoReply: no reply came within ``PING_S`` seconds.
         NotRunning, StateDirError, BadInput, ControlError: as :func:`request`.
     """
     with anyio.move_on_after(PING_S):
-        async with aclosing(_exchange(path, _PING)) as answers:
+        async with aclosing(_exchange(path, PING)) as answers:
             async for answer in answers:
                 return answer
     raise NoReply(path)
@@ -142,56 +106,9 @@ async def answers_to(path: Path, asked: Request) -> list[dict[str, Any]]:
         return [answer async for answer in answers]
 
 
-def problems_of(path: Path) -> list[str]:
-    """Return a sentence for each outage or shortage that the supervisor waits for now, such as a disk or descriptors,
-    one for the processes of unknown origin, or one for the reason why the supervisor cannot be asked."""
-    try:
-        answer = anyio.run(ping, path)
-    except (NotRunning, StateDirError, BadInput):
-        return []
-    except ControlError as error:
-        return [str(error)]
-    found = (msgspec.convert(answer["outage"], Outage | None), msgspec.convert(answer["shortage"], Shortage | None))
-    strangers = msgspec.convert(answer["unidentified"], tuple[UnidentifiedProcess, ...])
-    return [*(one.words for one in found if one is not None), *unidentified_words(strangers)]
-
-
-def unidentified_words(found: Sequence[UnidentifiedProcess]) -> list[str]:
-    """Return the sentence that lists processes of unknown origin; no sentence if there is none."""
-    if not found:
-        return []
-    sessions = ", ".join(sorted({session for one in found for session in one.sessions if session})) or "an agent"
-    named = ", ".join(f"{one.pid} ({one.name})" for one in found[:UNIDENTIFIED_SHOWN])
-    more = f" and {len(found) - UNIDENTIFIED_SHOWN} more" if len(found) > UNIDENTIFIED_SHOWN else ""
-    at = datetime.fromtimestamp(min(one.since for one in found)).astimezone().strftime("%H:%M:%S")
-    return [
-        f"at {at} the shim of {sessions} and the fork server were killed; these processes may have escaped, so they "
-        f"may only read: {named}{more}. Start those again that are yours, and kill the others"
-    ]
-
-
 async def _connect(path: Path) -> ByteStream:
     try:
         with socket_address(path) as address:
             return await anyio.connect_unix(address)
-    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
-        raise _unreachable(path) from None
-    except PermissionError:
-        raise unreadable_error(path.parent.parent) from None
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise BadInput(f"{path.parent.parent} cannot be a state directory: {error.strerror}") from None
-        raise ControlError("failed", f"{path}: {error.strerror or error}") from None
-
-
-def _unreachable(path: Path) -> NotRunning | ControlError:
-    """Return the error to raise for a socket that is missing, or on which no process listens."""
-    root = path.parent.parent
-    holder = StateDir(root).lock_holder()
-    if holder is None:
-        return NotRunning(path)
-    return ControlError(
-        "failed",
-        f"{holder.words} runs on {root} but cannot be reached: it has no control socket at {path} (it is starting or "
-        "ending, its control server is being restarted, it was opened with control=False, or the file was removed)",
-    )
+        raise connection_error(path, error) from None

@@ -187,14 +187,12 @@ def error_reply(raised: Exception) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------- handlers
 async def ping(sup: Supervisor, request: Ping) -> Replies:
-    """Return the pid of the supervisor, the outage or shortage that it waits for, processes of unknown origin, and
-    whether it is a daemon, which takes plans."""
+    """Return the pid of the supervisor, the outage or shortage that it waits for, and processes of unknown origin."""
     yield {
         "pid": os.getpid(),
         "outage": sup.outage,
         "shortage": sup.shortage,
         "unidentified": sup.unidentified,
-        "daemon": sup.core.daemon is not None,
     }
 
 

@@ -77,6 +77,8 @@ class Daemon:
         """Runs that an earlier supervisor left, with their stored plans."""
         self._tokens: dict[str, str] = {}
         """Tokens of the stored plans, by run."""
+        self._followed: dict[PlanHandle, None] = {}
+        """Runs of which something is kept for their continuation."""
         self._begun = anyio.Event()
         """Set when the runs that were left go on: requests wait for that."""
         self.ending = anyio.Event()
@@ -258,6 +260,7 @@ class Daemon:
             self._store.remove(token)
             return handle
         self._tokens[handle.run_id] = token
+        self._followed[handle] = None
         self._group.start_soon(self._follow, handle)
         return handle
 
@@ -272,6 +275,14 @@ class Daemon:
             handle.runner.note_reported("kept in the journal")
         if await self._core.journal_writer.durable():
             self._store.remove(self._tokens.pop(run, ""))
+            self._followed.pop(handle, None)
+
+    def remove_ended(self) -> None:
+        """Remove what is kept of the runs that have ended; all records are on the disk. So no secret of a plan stays
+        where the daemon ends at the same moment."""
+        for handle in [one for one in self._followed if one.ended.is_set()]:
+            self._store.remove(self._tokens.pop(handle.run_id, ""))
+            del self._followed[handle]
 
     async def cancel_run(self, run: str, *, by: str, reason: str) -> bool:
         """Implement ``DaemonControl.cancel_run``."""

@@ -109,7 +109,8 @@ async def _end_when_told(daemon: Daemon, sup: Supervisor, systemd: Notifier, say
     systemd.stopping("closing", CLOSE_S)
     await sup.core.services.close()
     with anyio.move_on_after(LAST_RECORDS_S):
-        await sup.core.journal_writer.durable()
+        if await sup.core.journal_writer.durable():
+            daemon.remove_ended()
     left = daemon.open_runs
     say(f"ended; the next daemon goes on with {', '.join(left)}" if left else "ended; no run is open")
     for stream in (sys.stdout, sys.stderr):

@@ -64,6 +64,7 @@ class EntityKind:
         self.stale = lifecycle.stale
         self.states: dict[str, Enum] = {str(state.value): state for state in machine.states}
         self.initial = tuple(str(state.value) for state in machine.initial)
+        self.severities = {str(state.value): str(severity) for state, severity in machine.severities.items()}
         self.terminal = frozenset(str(state.value) for state in machine.terminal)
         self.edges = frozenset((str(one.source.value), one.on.name(), str(one.target.value)) for one in machine.rules)
 

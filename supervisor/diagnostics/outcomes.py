@@ -21,6 +21,8 @@ from supervisor.ports import EntityRow
 _ENDS_OF_TASKS: Final = {reason: end.value for end, reason in SESSION_ENDS.items()}
 """Word for the end of a session's task, by the reason with which the session was closed."""
 
+_NOTHING: Final[Mapping[str, Mapping[str, Any]]] = {}
+
 
 def data_of(row: EntityRow) -> Mapping[str, Any]:
     """Return the stored data of an entity as a mapping; an empty mapping if the data is not a JSON object."""
@@ -29,29 +31,35 @@ def data_of(row: EntityRow) -> Mapping[str, Any]:
 
 
 class Outcomes:
-    """Words for the ends of the entities among *rows*."""
+    """Words for the ends of the entities among *rows*. *data* are the stored data of entities by id, where the caller
+    has decoded them."""
 
-    def __init__(self, rows: Iterable[EntityRow]) -> None:
+    def __init__(self, rows: Iterable[EntityRow], data: Mapping[str, Mapping[str, Any]] = _NOTHING) -> None:
+        self._data = data
         self._of_tasks: dict[str, list[str]] = {}
         self._of_holders: dict[str, str] = {}
         for row in rows:
             if row.kind == Kind.TASK:
-                data = data_of(row)
-                end = task_end(row.state, str(data.get("ended_as", "")))
-                self._of_tasks.setdefault(str(data.get("workstream", "")), []).append(end)
-                if data.get("claimed_by"):
-                    self._of_holders[str(data["claimed_by"])] = end
+                values = self._data_of(row)
+                end = task_end(row.state, str(values.get("ended_as", "")))
+                self._of_tasks.setdefault(str(values.get("workstream", "")), []).append(end)
+                if values.get("claimed_by"):
+                    self._of_holders[str(values["claimed_by"])] = end
+
+    def _data_of(self, row: EntityRow) -> Mapping[str, Any]:
+        found = self._data.get(row.id)
+        return data_of(row) if found is None else found
 
     def of(self, row: EntityRow) -> str:
         """Return the word for the end of an entity, or ``""`` for an entity that neither has ended nor is ending, and
         for an entity of another kind."""
         match row.kind:
             case Kind.TASK:
-                return task_end(row.state, str(data_of(row).get("ended_as", "")))
+                return task_end(row.state, str(self._data_of(row).get("ended_as", "")))
             case Kind.WORKSTREAM:
                 return self._of_run(row)
             case Kind.SESSION:
-                data = data_of(row)
+                data = self._data_of(row)
                 own = str(data.get("outcome") or "")
                 of_task = _ENDS_OF_TASKS.get(str(data.get("last_error") or ""), "")
                 return own and (self._of_holders.get(row.id) or of_task or own)
@@ -64,7 +72,7 @@ class Outcomes:
     def reason(self, row: EntityRow) -> str:
         """Return the reason for the end of a session; ``""`` for a session that was closed for the end of its task,
         since the word says that."""
-        reason = str(data_of(row).get("last_error") or "")
+        reason = str(self._data_of(row).get("last_error") or "")
         return "" if reason in _ENDS_OF_TASKS else reason
 
     def _of_run(self, row: EntityRow) -> str:
@@ -76,6 +84,6 @@ class Outcomes:
             case Workstream.CANCELLED.value:
                 # A task that was rejected has ended well, and its workstream counts it as cancelled.
                 ends = self.of_tasks(row.id)
-                is_well = len(ends) == data_of(row).get("tasks") and ENDS_WELL.issuperset(ends)
+                is_well = len(ends) == self._data_of(row).get("tasks") and ENDS_WELL.issuperset(ends)
                 return (TaskEnd.COMPLETED if is_well else TaskEnd.CANCELLED).value
         return ""

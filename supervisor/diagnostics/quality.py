@@ -18,8 +18,6 @@ from supervisor.ports import EntityRow
 
 REVIEWED: Final = "Reviewed"
 """Name of the fact, in the log of a session, that an agent has reviewed its work."""
-DEAD_LETTERED: Final = "DeadLettered"
-"""Name of the fact, in the log of a task, that only a person can have it tried again."""
 _VERDICTS: Final = {
     task_run.TestsPassed.name(): ("tests", True),
     task_run.TestsFailed.name(): ("tests", False),
@@ -29,7 +27,7 @@ _VERDICTS: Final = {
 }
 """Kind of a check, and whether the result passed, by the event."""
 _RETRIES: Final = frozenset({task.Retried.name(), task_run.RetryDecided.name()})
-QUALITY_EVENTS: Final = (*_VERDICTS, *_RETRIES, REVIEWED, DEAD_LETTERED, task.Claimed.name())
+QUALITY_EVENTS: Final = (*_VERDICTS, *_RETRIES, REVIEWED, task.Claimed.name())
 """Names of the events whose records are read."""
 
 
@@ -90,15 +88,12 @@ def read_quality(
     task_of = {row.id: row.parent_id or "" for row in rows if row.kind == Kind.RUN}
     checks: dict[str, list[Check]] = {}
     retries: dict[str, int] = {}
-    given_up: set[str] = set()
     for record in records:
         about = task_of.get(record.entity_id, record.entity_id)
         if record.event == task.Claimed.name() and record.outcome == "transition":
             task_of[str(record.metadata.get("by", ""))] = about  # for the verdict of a reviewer about this session
         elif record.outcome not in ("transition", "fact"):
             continue  # it was refused, or came too late
-        elif record.event == DEAD_LETTERED:
-            given_up.add(about)
         elif record.event in _RETRIES:
             retries[about] = retries.get(about, 0) + (record.to_status in (task.Task.OPEN.value, _RETRYING))
         elif (check := _check(record)) is not None:
@@ -120,7 +115,7 @@ def read_quality(
             failures=sum(int(one.get("failures", 0)) for one in of_runs),
             retries=retries.get(row.id, 0),
             rejections=sum(not one.passed for one in verdicts),
-            given_up=row.id in given_up and row.state == task.Task.FAILED.value,
+            given_up=bool(data.get("dead_letter")),
             checks=verdicts,
         )
         found.append(quality)

@@ -78,7 +78,7 @@ def tree(
     the commands in the texts; *supervised*: a supervisor runs."""
     ordered = newest_run_first(rows)
     notes = Notes(ordered, times or StateTimes(), options, now=now)
-    signs = SignsOfLife(ordered, active_at)
+    signs = SignsOfLife(ordered, active_at, notes.data)
     known = {row.id for row in ordered}
     below: dict[str, list[EntityRow]] = {}
     for row in ordered:
@@ -113,7 +113,7 @@ def _node(
     *,
     supervised: bool,
 ) -> Node:
-    data = data_of(row)
+    data = notes.data[row.id]
     calls = () if row.ended else _call_nodes(row, data.get("open") or ())
     waiting = () if row.ended else waiting_permissions(data)
     permissions = tuple(
@@ -170,9 +170,11 @@ class Notes:
 
     def __init__(self, rows: Sequence[EntityRow], times: StateTimes, options: str = "", *, now: float = 0.0) -> None:
         self._times, self._options, self.now = times, options, now
-        self._turns = {row.parent_id: data_of(row) for row in rows if row.kind == Kind.TURN and not row.ended}
+        self.data = {row.id: data_of(row) for row in rows}
+        """Stored data of the entities, each decoded once."""
+        self._turns = {row.parent_id: self.data[row.id] for row in rows if row.kind == Kind.TURN and not row.ended}
         self.task_status = TaskStatus(rows, times, options)
-        self.outcomes = Outcomes(rows)
+        self.outcomes = Outcomes(rows, self.data)
 
     def of(self, row: EntityRow, data: Mapping[str, Any]) -> str:
         """Return the text about an entity; ``""`` if its state says everything."""
@@ -197,7 +199,7 @@ class Notes:
         """Return a text about the step that a session waits for, and until when."""
         if row.ended:
             return ""
-        limits, since = limits_of(data), self._times.entered(row)
+        since = self._times.entered(row)
         ends, has_turn = self._times.ends(row.id), row.state in (Session.RUNNING.value, Session.INTERRUPTING.value)
         if ends is not None and has_turn and is_woken(data, ends, self.now):
             return f"silent, aborted at {time_of_day(ends)} unless it shows progress"
@@ -205,13 +207,13 @@ class Notes:
             case Session.INITIALIZING.value:
                 return f"prepares its workspace since {time_of_day(since)}" if data.get("current") else ""
             case Session.SPAWNING.value:
-                return f"its agent starts, until {time_of_day(since + limits.spawn_deadline_s)} at the latest"
+                return f"its agent starts, until {time_of_day(since + limits_of(data).spawn_deadline_s)} at the latest"
             case Session.COOLING_DOWN.value:
                 if self.task_status.is_delayed(row.id):  # the line of the task has the time
                     return ""
                 return f"launches no agent before {time_of_day(self.task_status.cools_until(row))}"
             case Session.INTERRUPTING.value:
-                return f"its turn is interrupted, until {time_of_day(since + limits.grace_s)} at the latest"
+                return f"its turn is interrupted, until {time_of_day(since + limits_of(data).grace_s)} at the latest"
             case Session.STOPPED.value:
                 ending = ending_of(data)
                 if ending is None:
@@ -230,7 +232,7 @@ class Notes:
         """Return a text about the time-out of the turn of a silent agent; ``""`` if another text says until when the
         agent has."""
         due = self._times.unix(self._turns.get(session.id, {}).get("due_s"))
-        if due is None or self.of_session(session, data_of(session)):
+        if due is None or self.of_session(session, self.data[session.id]):
             return ""
         return f"silent, its turn times out at {time_of_day(due)}"
 
@@ -253,7 +255,8 @@ def is_woken(session: Mapping[str, Any], ends: float | None, now: float) -> bool
 def ending_of(data: Mapping[str, Any]) -> Ending | None:
     """Return the stage in which the termination of a session is, from its data; ``None`` if the session is not being
     ended."""
-    return msgspec.convert(data.get("ending"), Ending | None)
+    ending = data.get("ending")
+    return None if ending is None else msgspec.convert(ending, Ending)
 
 
 def limits_of(session: Mapping[str, Any]) -> SessionLimits:
@@ -299,8 +302,8 @@ def ps(
     ordered = newest_run_first(rows)
     times = times or StateTimes()
     notes = Notes(ordered, times, options, now=now)
-    visual_states = VisualStates(ordered, now, active_at, times)
-    signs = SignsOfLife(ordered, active_at)
+    visual_states = VisualStates(ordered, now, active_at, times, notes.data)
+    signs = SignsOfLife(ordered, active_at, notes.data)
 
     def note(row: EntityRow, data: Mapping[str, Any], visual: VisualState | None) -> str:
         is_silent = visual is VisualState.STALLED and row.kind == Kind.SESSION
@@ -324,15 +327,18 @@ def ps(
             used=used.get(row.id),
         )
         for row in ordered
-        for data, visual in [(data_of(row), visual_states.of(row))]
+        for data, visual in [(notes.data[row.id], visual_states.of(row))]
     )
 
 
 class SignsOfLife:
-    """Times of the last signs of life of sessions, from the rows of the sessions, their agents, turns and tasks: the
-    last record, or, in *active_at*, the last output."""
+    """Times of the last signs of life of sessions, from the rows of the sessions, their agents, turns and tasks, whose
+    stored data is *data*: the last record, or, in *active_at*, the last output."""
 
-    def __init__(self, rows: Iterable[EntityRow], active_at: Mapping[str, float]) -> None:
+    def __init__(
+        self, rows: Iterable[EntityRow], active_at: Mapping[str, float], data: Mapping[str, Mapping[str, Any]]
+    ) -> None:
+        self._data = data
         self._last_at = dict(active_at)
         self._living: set[str] = set()
         for row in rows:
@@ -346,7 +352,7 @@ class SignsOfLife:
         holds a task; ``None`` for other entities."""
         session = row.id
         if row.kind == Kind.TASK and not row.ended:
-            session = str(data_of(row).get("claimed_by") or "")
+            session = str(self._data[row.id].get("claimed_by") or "")
         return max(0.0, now - self._last_at[session]) if session in self._living else None
 
 
@@ -383,24 +389,29 @@ class VisualStates:
     """
 
     def __init__(
-        self, rows: Iterable[EntityRow], now: float, active_at: Mapping[str, float], times: StateTimes
+        self,
+        rows: Iterable[EntityRow],
+        now: float,
+        active_at: Mapping[str, float],
+        times: StateTimes,
+        data: Mapping[str, Mapping[str, Any]],
     ) -> None:
-        self._now, self._times = now, times
+        self._now, self._times, self._data = now, times, data
         self._active_at = dict(active_at)
-        self._limits: dict[str, SessionLimits] = {}
+        self._sessions: dict[str, Mapping[str, Any]] = {}
         self._status: dict[str, str] = {}
         self._merging: set[str] = set()
         self._woken: set[str] = set()
         self._agents: dict[str, EntityRow] = {}
         for row in rows:
-            self._add(row, data_of(row))
+            self._add(row, data[row.id])
 
     def _add(self, row: EntityRow, data: Mapping[str, Any]) -> None:
         session = row.id if row.kind == Kind.SESSION else row.parent_id or ""
         at = row.changed_at
         match row.kind:
             case Kind.SESSION:
-                self._limits[row.id] = limits_of(data)
+                self._sessions[row.id] = data
                 if is_woken(data, self._times.ends(row.id), self._now):
                     self._woken.add(row.id)
             case Kind.AGENT:
@@ -420,8 +431,8 @@ class VisualStates:
         agent = self._agents.get(row.id) if row.kind == Kind.SESSION else row if row.kind == Kind.AGENT else None
         if agent is None:
             return None
-        session, pid = agent.parent_id or "", data_of(agent).get("pid")
-        limits, status = self._limits.get(session, SessionLimits()), self._status.get(session, "")
+        session, pid = agent.parent_id or "", self._data[agent.id].get("pid")
+        limits, status = limits_of(self._sessions.get(session, {})), self._status.get(session, "")
         state = agent.state
         if session in self._merging and agent is self._agents.get(session):
             state, status = "working", "merging"

@@ -202,7 +202,17 @@ class _LogChecker:
         self.states[key] = target
         metadata = fields.get("metadata")
         if target:
-            self._work.check(kind.machine.name, entity_id, target, metadata if isinstance(metadata, dict) else {})
+            known = metadata if isinstance(metadata, dict) else {}
+            self._work.check(kind.machine.name, entity_id, target, known, _text(fields, "trigger"))
+            self._check_severity(kind, source, target, _text(fields, "severity"))
+
+    def _check_severity(self, kind: EntityKind, source: str | None, target: str, severity: str) -> None:
+        """Check the severity of a machine whose table has severities; in the others, it depends on the event."""
+        severities = kind.severities
+        if severities and source and severity in _SEVERITIES:
+            expected = severities.get(target, Severity.INFO.value) if source != target else Severity.INFO.value
+            if severity != expected:
+                self.report("severity", f"{severity}; a {kind.machine.name} that enters {target} has {expected}")
 
     def _state(self, kind: EntityKind, fields: dict[str, Any], name: str) -> str | None:
         state = _text(fields, name)

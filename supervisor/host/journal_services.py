@@ -29,9 +29,23 @@ async def compact(supervisor: SupervisorCore, retention: Retention | None = None
     ``Supervisor.compact``."""
     if supervisor.upkeep is None:
         raise Refused("this supervisor's journal is not on a disk: there is nothing to compact")
-    return await supervisor.upkeep.compact(
+    compacted = await supervisor.upkeep.compact(
         retention or supervisor.settings.retention.value(), lambda: list(supervisor.registry.entities)
     )
+    if compacted.entities:
+        await _forget_archived_keys(supervisor)
+    return compacted
+
+
+async def _forget_archived_keys(supervisor: SupervisorCore) -> None:
+    """Forget the idempotency keys of the runs that the journal does not have any more, as the next supervisor would not
+    know them either."""
+    by_key = supervisor.recovered_work.earlier.by_key
+    ended = dict(by_key)
+    await supervisor.journal_writer.durable()  # a run that has ended just now is in the journal then
+    kept = {row.id for row in await supervisor.journal.entities(ids=[one.workstream for one in ended.values()])}
+    for key in [key for key, one in ended.items() if one.workstream not in kept]:
+        del by_key[key]
 
 
 async def compact_periodically(supervisor: SupervisorCore) -> None:

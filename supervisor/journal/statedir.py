@@ -13,7 +13,7 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import Final, NamedTuple
@@ -21,8 +21,10 @@ from urllib.parse import quote, unquote
 
 from supervisor.journal.ownership import why_untrusted
 from supervisor.journal.possession import Possession
+from supervisor.journal.transcript import last_written_at
 from supervisor.ports.secure_files import PRIVATE_FOLDER, write_private
 
+TRANSCRIPT: Final = "transcript.log"
 _NAME_MAX: Final = 200
 """Largest number of characters in the name of one folder; file systems allow 255 bytes."""
 
@@ -34,6 +36,8 @@ _FOLDER_MODE: Final = 0o777
 
 _STARTING: Final = b" starting\n"
 """End of the text in the lock while its holder is starting the run of a plan."""
+_DAEMON: Final = b" daemon\n"
+"""End of the text in the lock while its holder is a daemon, also while that starts."""
 _LOCK_BYTES_MAX: Final = 64
 """Number of bytes of the lock that are read; its text is shorter."""
 
@@ -70,11 +74,13 @@ class StateDirBusy(StateDirError):
 class LockHolder(NamedTuple):
     """Process that holds the lock of a state directory. ``pid`` and ``since`` (wall clock, in seconds) are ``None``
     until the process has written them. ``starting``: the run of a plan has locked the directory, and the journal does
-    not have its tasks yet."""
+    not have its tasks yet. ``is_daemon``: a daemon has locked the directory; while it starts it has no control
+    socket."""
 
     pid: int | None
     since: float | None
     starting: bool = False
+    is_daemon: bool = False
 
     @property
     def words(self) -> str:
@@ -127,7 +133,12 @@ class StateDir:
 
     def transcript(self, session_id: str) -> Path:
         """Return the path of a session's transcript."""
-        return self.agents / folder_name(session_id) / "transcript.log"
+        return self.agents / folder_name(session_id) / TRANSCRIPT
+
+    def last_outputs(self, sessions: Iterable[str]) -> dict[str, float]:
+        """Return the Unix time of the last output of each of these *sessions* that has a transcript."""
+        written = ((one, last_written_at(f"{self.agents}/{_folder(one)}", TRANSCRIPT)) for one in sessions)
+        return {one: at for one, at in written if at is not None}
 
     def tag(self) -> str:
         """Return the tag by which the programs started for this directory are recognised; a random tag is made at the
@@ -150,13 +161,14 @@ class StateDir:
             ) from error
 
     @contextmanager
-    def lock(self, *, starting: bool = False) -> Iterator[None]:
+    def lock(self, *, starting: bool = False, daemon: bool = False) -> Iterator[None]:
         """Hold the lock of the directory while the context is open, or until this process dies. Within the context of a
         lock, ``lock`` of the same object does nothing: a caller may take the lock before it has what a supervisor
         needs.
 
         Args:
             starting: the holder has a plan to run, and calls :meth:`note_begun` when the journal has its tasks.
+            daemon: the holder takes plans from others.
 
         Raises:
             StateDirBusy: another supervisor has the lock; nothing was changed.
@@ -170,7 +182,7 @@ class StateDir:
         except OSError as error:
             raise _unusable(self.root, error) from error
         try:
-            self._take(fd, starting=starting)
+            self._take(fd, _STARTING if starting else _DAEMON if daemon else b"\n")
             self._hold(fd)
             self._lock_fd = fd
             yield
@@ -220,8 +232,9 @@ class StateDir:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             text = os.pread(fd, _LOCK_BYTES_MAX, 0)
-            written = re.fullmatch(rb"\d+ (\d+\.\d+)(?: starting)?\n", text)
-            return LockHolder(_parse_pid(text), float(written[1]) if written else None, text.endswith(_STARTING))
+            written = re.fullmatch(rb"\d+ (\d+\.\d+)(?: starting| daemon)?\n", text)
+            since = float(written[1]) if written else None
+            return LockHolder(_parse_pid(text), since, text.endswith(_STARTING), text.endswith(_DAEMON))
         finally:
             os.close(fd)
         return None
@@ -237,7 +250,7 @@ class StateDir:
         if not same:
             raise StateDirBusy(self.root, None)
 
-    def _take(self, fd: int, *, starting: bool) -> None:
+    def _take(self, fd: int, end: bytes) -> None:
         began_s = time.monotonic()
         try:
             while not _try_lock(fd):
@@ -247,7 +260,7 @@ class StateDir:
                     raise StateDirBusy(self.root, holder)
                 time.sleep(0.01)
             os.ftruncate(fd, 0)
-            os.write(fd, f"{os.getpid()} {time.time():.3f}".encode() + (_STARTING if starting else b"\n"))
+            os.write(fd, f"{os.getpid()} {time.time():.3f}".encode() + end)
         except OSError as error:
             raise _unusable(self.root, error) from error
 
@@ -380,13 +393,17 @@ def folder_name(session_id: str) -> PurePath:
 
     No two ids share a folder, no folder is outside ``agents/``, and :func:`session_id` is the inverse function.
     """
+    return PurePath(_folder(session_id))
+
+
+def _folder(session_id: str) -> str:
     if not session_id:
         raise ValueError("session_id: '' names no session; give the id of one")
     name = quote(session_id, safe="", errors="surrogateescape")
     if name in (".", ".."):
         name = name.replace(".", "%2E")
     parts = [name[start : start + _NAME_MAX] for start in range(0, len(name), _NAME_MAX)]
-    return PurePath(*(f"{part}+" for part in parts[:-1]), parts[-1])  # a quoted name has no "+" of its own
+    return "+/".join(parts)  # a quoted name has no "+" of its own
 
 
 def session_id(folder: PurePath) -> str:

@@ -96,7 +96,8 @@ SELECT one.id AS task_id,
     CASE one.state WHEN 'CIRCUIT_OPEN' THEN 'OPEN' WHEN 'HALF_OPEN' THEN 'HALF_OPEN' ELSE 'CLOSED' END AS circuit_state,
     CAST(round(summary.executing_s * 1000) AS INTEGER) AS execution_duration_ms,
     CAST(round(summary.validating_s * 1000) AS INTEGER) AS validation_duration_ms,
-    CASE WHEN one.ended THEN CAST(round((one.changed_at - one.born_at) * 1000) AS INTEGER) END AS total_duration_ms,
+    CASE WHEN one.ended OR one.state IN ('FAILED', 'CIRCUIT_OPEN')
+        THEN CAST(round((one.changed_at - one.born_at) * 1000) AS INTEGER) END AS total_duration_ms,
     NULL AS output_size_bytes,
     NULL AS exit_code
 FROM entities AS one LEFT JOIN summary ON summary.entity_id = one.id

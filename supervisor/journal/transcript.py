@@ -13,6 +13,7 @@ import codecs
 import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
@@ -192,10 +193,18 @@ def end_of(path: Path) -> int:
     return ends[0] if ends else 0
 
 
-def last_written_at(path: Path) -> float | None:
-    """Return the Unix time at which the transcript at *path* was last written; ``None`` if there is none."""
-    parts = path.parent.glob(f"{path.name}*")
-    return max((part.stat().st_mtime for part in parts if part.exists()), default=None)
+def last_written_at(folder: Path | str, name: str) -> float | None:
+    """Return the Unix time at which the transcript *name* in *folder* was last written; ``None`` if there is none."""
+    try:
+        with os.scandir(folder) as entries:
+            parts = [one.path for one in entries if one.name.startswith(name)]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    last_at = None
+    for part in parts:
+        with suppress(FileNotFoundError):  # dropped since we looked
+            last_at = max(os.stat(part).st_mtime, last_at or 0.0)
+    return last_at
 
 
 def _bytes_from(part: Path, offset: int) -> bytes:

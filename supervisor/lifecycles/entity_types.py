@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from actors.machine import Event, Machine
-from supervisor.lifecycles import agent, job, session, task_run, turn, worker, workstream
+from supervisor.lifecycles import agent, job, line_fields, session, task_run, turn, worker, workstream
 from supervisor.lifecycles.agent import AGENT
 from supervisor.lifecycles.events import AgentExited, FatalError, TaskFailed
 from supervisor.lifecycles.session import SESSION
@@ -20,7 +20,8 @@ from supervisor.lifecycles.types import Exit, Kind, Verdict
 class Lifecycle(NamedTuple):
     """Entity type: its kind, its state machine, the test for events that come too late (``stale``), and the function
     that makes the event which reports a failed task of the entity's actor (``broken``; ``None`` if entities of this
-    type have no actor).
+    type have no actor). ``line_fields`` returns the fields of the data that stand in the record of a transition;
+    ``None`` if entities of this type have none.
 
     The log of an entity ends with the event that finalizes the entity, or, with ``ends_at_terminal``, when the entity
     enters a final state.
@@ -31,6 +32,7 @@ class Lifecycle(NamedTuple):
     stale: Callable[[Any, Event], bool]
     broken: Callable[[str], Event] | None
     ends_at_terminal: bool = False
+    line_fields: Callable[[Any, Any, bool], dict[str, Any]] | None = None
 
     @property
     def has_actor(self) -> bool:
@@ -47,18 +49,24 @@ def _never(data: object, event: Event) -> bool:
     return False
 
 
-TASK_KIND = Lifecycle(Kind.TASK, TASK, _never, None, ends_at_terminal=True)
-RUN_KIND = Lifecycle(Kind.RUN, task_run.RUN, _never, None, ends_at_terminal=True)
-JOB_KIND = Lifecycle(Kind.JOB, job.JOB, _never, None, ends_at_terminal=True)
+TASK_KIND = Lifecycle(Kind.TASK, TASK, _never, None, ends_at_terminal=True, line_fields=line_fields.task_fields)
+RUN_KIND = Lifecycle(Kind.RUN, task_run.RUN, _never, None, ends_at_terminal=True, line_fields=line_fields.run_fields)
+JOB_KIND = Lifecycle(Kind.JOB, job.JOB, _never, None, ends_at_terminal=True, line_fields=line_fields.job_fields)
 WORKSTREAM_KIND = Lifecycle(
     Kind.WORKSTREAM,
     workstream.WORKSTREAM,
     _never,
     lambda why: workstream.UserCancelled(reason=why),
     ends_at_terminal=True,
+    line_fields=line_fields.no_fields,
 )
 WORKER_KIND = Lifecycle(
-    Kind.WORKER, worker.WORKER, _never, lambda why: worker.ShutdownRequested(reason=why), ends_at_terminal=True
+    Kind.WORKER,
+    worker.WORKER,
+    _never,
+    lambda why: worker.ShutdownRequested(reason=why),
+    ends_at_terminal=True,
+    line_fields=line_fields.no_fields,
 )
 
 LIFECYCLES: Final[Mapping[str, Lifecycle]] = MappingProxyType(

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.lifecycles.types import TransitionReason
+from supervisor.lifecycles.types import Severity, TransitionReason
 
 
 class Job(Enum):
@@ -209,6 +209,7 @@ JOB: Machine[Job, JobData] = Machine(
     source="004",
     initial=[J.PENDING],
     terminal=[J.COMPLETED, J.FAILED, J.CANCELLED],
+    severities={J.RETRYING: Severity.WARNING, J.FAILED: Severity.ERROR},
     rules=[
         rule(SchedulerAssigned, J.PENDING, J.QUEUED, when=dependencies_satisfied, do=[note_creation]),
         rule(WorkerStarted, J.QUEUED, J.RUNNING, when=worker_capable, do=[assign_worker]),

@@ -174,8 +174,6 @@ def stale(data: SessionData, event: Event) -> bool:
     incarnation = getattr(event, "incarnation", None)
     if incarnation is None:
         return False
-    # An agent that was replaced may still report its end, and after a crash the next supervisor reports it once more:
-    # only the first report of an incarnation may end a turn or count as a failure.
     return bool(incarnation < data.incarnation or incarnation <= data.concluded)
 
 
@@ -350,7 +348,6 @@ def store_prompt(data: SessionData, event: PromptReady) -> Answered:
 
 
 def launch_agent(data: SessionData, event: PromptReady) -> Answered:
-    # The timer lives with the state: whatever ends the launch first, the agent or this event, the other is stale.
     late = SessionExited(
         incarnation=data.incarnation,
         verdict=Verdict(exit=Exit.TIMEOUT, error="the agent was not ready in time", abort_reason=AbortReason.TIMEOUT),
@@ -406,8 +403,6 @@ def keep_message(data: SessionData, event: UrgentMessage | MessageReceived) -> A
         blamed=event.blamed if isinstance(event, UrgentMessage) else AbortReason.USER_INTERRUPT,
         steer=isinstance(event, UrgentMessage) and event.steer,
     )
-    # A sender that was not answered sends again, and an effect that a crash left in the outbox is performed again:
-    # the agent must not be told twice.
     if all(one.id != message.id for one in data.inbox):
         return _change(data, inbox=(*data.inbox, message)), ()
     again = [_sooner(one, message) if one.id == message.id else one for one in data.inbox]
@@ -435,8 +430,6 @@ def _tell_agent(data: SessionData, messages: Sequence[Message]) -> Answered:
     """Send each message once within the running turn; if the last message is not taken up in time, the turn is
     interrupted."""
     ids = {message.id for message in messages}
-    # Marked in the same record as the effect that sends them: after a crash they are not offered a second time, but get
-    # a turn of their own if the agent has not taken them up.
     inbox = tuple(msgspec.structs.replace(one, told=True) if one.id in ids else one for one in data.inbox)
     offers = tuple(
         SteerAgent(incarnation=data.incarnation, message_id=one.id, sender=one.sender, text=one.text)
@@ -479,7 +472,6 @@ def _interrupt_for(data: SessionData, message: Message | UrgentMessage, grace_s:
 
 
 def conclude(data: SessionData, event: Event) -> Answered:
-    # Every later event of this incarnation is stale from here on (``stale``), such as the grace timer of its interrupt.
     return _change(data, concluded=data.incarnation, urgent_latched=False), ()
 
 
@@ -624,7 +616,6 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
     """Reply to the request whose turn was cleaned up, and begin the next request. If the turn answered a message, the
     agent is asked to go on first. A message that waited for the end of this turn comes before the reply, too, in a turn
     of its own."""
-    # The clean-up of an interrupted turn may take longer than the turn after it: its report is about another turn.
     if data.current is None or event.turn_id != data.turn_id:
         return data, ()
     # Both of these come before the reply: a requester that has its reply may close the session, and a message that
@@ -715,11 +706,9 @@ SESSION: Machine[Session, SessionData] = Machine(
     source="003",
     initial=[S.INITIALIZING],
     terminal=[S.STOPPED],
-    # Of the rules for an event in a state the first whose guard holds is taken, so the order is part of the table.
     rules=[
         rule(WorktreeReady, S.INITIALIZING, S.BUILDING_PROMPT, do=[build_prompt]),
         rule(PromptReady, S.BUILDING_PROMPT, S.SPAWNING, do=[new_incarnation, store_prompt, launch_agent]),
-        # First: an urgent message that came during the launch interrupts before the prompt is sent, not after.
         rule(
             SessionStarted,
             S.SPAWNING,
@@ -783,7 +772,6 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[conclude, note_loss, keep_reason, spend, back_off],
             extension=PROVIDER,
         ),
-        # A success is no failure, whatever the counts say: it comes before the threshold.
         rule(SessionExited, S.RUNNING, S.SESSION_COMPLETE, when=exited_clean, do=[conclude, count_success]),
         rule(
             SessionExited,

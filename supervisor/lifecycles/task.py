@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.lifecycles.types import AbortReason, HeldBy, TransitionReason
+from supervisor.lifecycles.types import AbortReason, HeldBy, Severity, TransitionReason
 
 
 class Task(Enum):
@@ -94,17 +94,20 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     ran the plan any more, or, if ``rest`` names a branch, because something was written after the work was judged,
     which is only on that branch. ``delay_s`` is the wait before the next claim, from the time of the record that opened
     the task again. ``claimed_by`` is the session that has the task, or whose work is its result; the work of a claim
-    that is over (failed, rejected, taken away) is never merged. ``ended_as`` is the word for the end of a cancelled
-    task (``task_end``). ``failure`` is the reason why the last claim failed, for the next prompt: the findings against
-    its result (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of
-    the failed claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the
-    next claim begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step
-    of the task, such as its merge, and that is charged to nobody (rule 48).
+    that is over (failed, rejected, taken away) is never merged. ``last_claimed_by`` is the session that claimed the
+    task last, also if that claim is over. ``ended_as`` is the word for the end of a cancelled task (``task_end``), and
+    ``ended_for`` the reason. ``dead_letter`` is the error with which the failed task was given up; ``""`` while it may
+    be claimed again. ``failure`` is the reason why the last claim failed, for the next prompt: the findings against its
+    result (``has_findings``), or the error that left no result to check. ``findings_before`` are the findings of the
+    failed claim before that. ``conflict`` is the commit of the last claim that is in conflict with the target: the next
+    claim begins with that commit, and the target merged in. ``held_by`` is the obstacle that holds the next step of the
+    task, such as its merge, and that is charged to nobody (rule 48).
     """
 
     max_retries: int = 3
     needs_approval: bool = False
     claimed_by: str = ""
+    last_claimed_by: str = ""
     claims: int = 0
     retries: int = 0
     waiting_for: tuple[str, ...] = ()
@@ -125,6 +128,8 @@ class TaskData(msgspec.Struct, frozen=True, kw_only=True):
     rest: str = ""
     delay_s: float = 0.0
     ended_as: str = ""
+    ended_for: str = ""
+    dead_letter: str = ""
     conflict: str = ""
     held_by: HeldBy | None = None
 
@@ -266,8 +271,18 @@ class Requeued(TaskEvent, frozen=True, kw_only=True):
     transition_reason: TransitionReason | None = None
 
 
+class DeadLettered(TaskEvent, frozen=True, kw_only=True):
+    """Event: the failed task is given up, after so many *claims*, and *attempts* at the last one; only a person lets it
+    be tried again. *reason* is the error that its result has."""
+
+    spelled = "DeadLettered"
+    attempts: int
+    claims: int
+
+
 class Retried(TaskEvent, frozen=True, kw_only=True):
-    """Event: the task is to be claimed again, *delay_s* seconds from now; refused when no retry of the task is left."""
+    """Event: the task is to be claimed again, *delay_s* seconds from now; refused when no retry of the task is left, or
+    the task was given up."""
 
     spelled = "retried"
     delay_s: float = 0.0
@@ -373,7 +388,15 @@ Out = tuple[TaskData, tuple[Effect, ...]]
 
 
 def retries_left(data: TaskData, event: Event) -> bool:
-    return data.retries < data.max_retries
+    return data.retries < data.max_retries and not data.dead_letter
+
+
+def given_up(data: TaskData, event: Event) -> bool:
+    return bool(data.dead_letter)
+
+
+def still_tried(data: TaskData, event: Event) -> bool:
+    return not data.dead_letter
 
 
 def approval_needed(data: TaskData, event: Event) -> bool:
@@ -385,11 +408,12 @@ def unapproved(data: TaskData, event: Event) -> bool:
 
 
 def hold(data: TaskData, event: Claimed) -> Out:
-    return replace(data, claimed_by=event.by, claims=data.claims + 1, judged="", delay_s=0.0), ()
+    by = event.by
+    return replace(data, claimed_by=by, last_claimed_by=by, claims=data.claims + 1, judged="", delay_s=0.0), ()
 
 
 def release(data: TaskData, event: Event) -> Out:
-    return replace(data, claimed_by="", waiting_for=(), approved_by="", held_by=None), ()
+    return replace(data, claimed_by="", waiting_for=(), approved_by="", dead_letter="", held_by=None), ()
 
 
 def keep_holder(data: TaskData, event: Unblocked) -> Out:
@@ -431,6 +455,10 @@ def keep_findings(data: TaskData, event: Failed | VerificationRejected | Approva
     ), ()
 
 
+def keep_dead_letter(data: TaskData, event: DeadLettered) -> Out:
+    return replace(data, dead_letter=event.reason or "it failed"), ()
+
+
 def keep_loss(data: TaskData, event: Orphaned) -> Out:
     """Keep the loss of the agent as the failure that the next prompt quotes, unless that prompt quotes findings."""
     return replace(data, failure=data.failure if data.has_findings else event.reason), ()
@@ -441,7 +469,7 @@ def keep_unmerged(data: TaskData, event: Closed | ApprovalGranted) -> Out:
 
 
 def keep_end(data: TaskData, event: Cancelled | Rejected) -> Out:
-    return replace(data, ended_as=event.outcome.value, held_by=None), ()
+    return replace(data, ended_as=event.outcome.value, ended_for=event.reason, held_by=None), ()
 
 
 def keep_obstacle(data: TaskData, event: StepHeld) -> Out:
@@ -472,6 +500,9 @@ HELD = (
     "a step that something outside of the work prevents is made again (rule 48); the specification knows no such wait"
 )
 IN_MERGE = "an end on purpose counts while the work is merged (rule 51); the specification only closes or rejects it"
+DEAD_LETTER = (
+    "a failed task is given up on record, and then only a person has it tried again; the specification has no mark"
+)
 RESET = "a person's reset starts afresh; the specification resets the run and has no way back for its task"
 APPROVAL = (
     "approval gate: the specification sets this state past its table; here it is entered and left through the machine"
@@ -488,6 +519,7 @@ TASK: Machine[Task, TaskData] = Machine(
     initial=[T.PLANNED, T.OPEN],
     terminal=[T.CLOSED, T.CANCELLED, T.PENDING_APPROVAL],
     reserved=[T.PENDING_APPROVAL],
+    severities={T.FAILED: Severity.ERROR, T.ORPHANED: Severity.WARNING},
     rules=[
         rule(Approved, T.PLANNED, T.OPEN, trigger="Human approves the planned task"),
         rule(Rejected, T.PLANNED, T.CANCELLED, do=[keep_end], trigger="Human rejects the planned task"),
@@ -575,7 +607,8 @@ TASK: Machine[Task, TaskData] = Machine(
             trigger="Janitor verification rejected the result",
         ),
         rule(Cancelled, T.DONE, T.CANCELLED, do=[keep_end], extension=IN_MERGE),
-        rule(Reopened, T.FAILED, T.OPEN, do=[forget_retries, release], extension=RESET),
+        rule(DeadLettered, T.FAILED, T.FAILED, when=still_tried, do=[keep_dead_letter], extension=DEAD_LETTER),
+        rule(Reopened, T.FAILED, T.OPEN, when=given_up, do=[forget_retries, release], extension=RESET),
         rule(SubtaskFailed, T.WAITING_FOR_SUBTASKS, T.BLOCKED, do=[wait_for_subtask], extension=FAILED_SUBTASK),
         rule(ApprovalRequested, T.DONE, T.PENDING_APPROVAL, when=approval_needed, extension=APPROVAL),
         rule(

@@ -28,6 +28,7 @@ crash leaves all of them or none. An event without rows leads alone.
 * What is to be done next (an attempt, checks, a merge, a delay) is no event: ``pending_effect`` finds it in the states.
   What leads after it (``ExecutionFailed``, ``TestsPassed``, ``Merged``, ``DelayEnded`` and others) always leads to a
   state without that effect.
+* A *birth* (``Birth``) begins the log of a new run or job, in its first state; the rows after it see that state.
 * A leading event that its table refuses ends the list: the entity refuses and records it, and nothing moves.
 
 The order of the rows is the order of the records. It differs between decisions (a cancellation begins with the task, a
@@ -55,9 +56,29 @@ from supervisor.lifecycles.task import TASK, Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_run import RUN, ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import Kind, TransitionReason, Verdict
 
+
+class Birth(Event, frozen=True, kw_only=True):
+    """Base class of events that begin the log of a new run or job, which takes the place of the one before it."""
+
+
+class RunOpened(Birth, frozen=True, kw_only=True):
+    """Event: the task has a new run, with these *limits*; the checkpoint from which the run begins is added as the
+    event is recorded."""
+
+    limits: TaskRunData = TaskRunData()
+
+
+class JobOpened(Birth, frozen=True, kw_only=True):
+    """Event: the run of the task has a new job."""
+
+
 TABLES: Final[Mapping[str, Machine[Any, Any]]] = MappingProxyType({one.name: one for one in (TASK, RUN, JOB)})
 TABLE_OF: Final[Mapping[type[Event], str]] = MappingProxyType(
-    {event: one.name for one in TABLES.values() for event in one.events.values()}
+    {
+        **{event: one.name for one in TABLES.values() for event in one.events.values()},
+        RunOpened: RUN.name,
+        JobOpened: JOB.name,
+    }
 )
 """The table that each event moves: ``task``, ``run`` or ``job``."""
 
@@ -78,6 +99,10 @@ class TaskStates(NamedTuple):
         Raises:
             IllegalTransition: the table does not allow the event.
         """
+        if isinstance(event, RunOpened):
+            return self._replace(run=TaskRun.PENDING, run_data=event.limits)
+        if isinstance(event, JobOpened):
+            return self._replace(job=Job.PENDING, job_data=JobData(max_retries=self.run_data.max_attempts - 1))
         name = TABLE_OF[type(event)]
         if getattr(self, name) is None:
             return self
@@ -115,7 +140,8 @@ class Circumstances(NamedTuple):
         orphaned_by: why the session or worker of the task is gone; ``""`` if it is there.
         is_silent: whether the lost worker had sent no heartbeats.
         no_retry: why there is no other attempt, even if the table of the run allows one.
-        completed_jobs: the jobs that completed the tasks which the task depends on.
+        completed_jobs: the jobs that completed the tasks which the task depends on, or which it was split into.
+        limits: limits of a new run.
         can_probe: whether the budget has a retry left for a probe, and no stop is under way.
         draw: random number between -1 and 1, for the jitter of a delay.
         saved: the checkpoint of the attempt, if one was saved.
@@ -130,6 +156,7 @@ class Circumstances(NamedTuple):
     is_silent: bool = False
     no_retry: str = ""
     completed_jobs: tuple[str, ...] = ()
+    limits: TaskRunData = TaskRunData()
     can_probe: bool = True
     draw: float = 0.0
     saved: Saved | None = None
@@ -144,6 +171,10 @@ class Decision(Event, frozen=True, kw_only=True):
     """Base class of leading events of no table: only the events of their rows are recorded."""
 
 
+class Ready(Decision, frozen=True, kw_only=True):
+    """Decision: whatever the task depends on is completed, and its job waits for a worker."""
+
+
 class AttemptBegun(Decision, frozen=True, kw_only=True):
     """Decision: the session of the task gets its prompt: for the first attempt, for another one, or for a probe."""
 
@@ -153,8 +184,8 @@ class DelayEnded(Decision, frozen=True, kw_only=True):
     circuit."""
 
 
-class TakenAway(Decision, frozen=True, kw_only=True):
-    """Decision: nobody carries the task out any more, and its own state stays. (A task that is released or blocked is
+class Lost(Decision, frozen=True, kw_only=True):
+    """Decision: the worker or the session of the task is lost, and the task is given to others. (A person's decision is
     led by ``Unclaimed``, ``Requeued`` or ``Blocked``.)"""
 
     reason: str
@@ -242,9 +273,9 @@ class Row(NamedTuple):
     *then*, or is made by it."""
 
     then: Event | Maker
-    task: Collection[Task] | None = None
-    run: Collection[TaskRun] | None = None
-    job: Collection[Job] | None = None
+    task: Collection[Task | None] | None = None
+    run: Collection[TaskRun | None] | None = None
+    job: Collection[Job | None] | None = None
     when: Guard | None = None
 
     def applies(self, now: Situation) -> bool:
@@ -275,6 +306,7 @@ def _without(states: Iterable[S], *others: S) -> tuple[S, ...]:
 CANCELLABLE: Final[tuple[Task, ...]] = _allowing(TASK, task.Cancelled)
 LIVE_RUN: Final[tuple[TaskRun, ...]] = _allowing(RUN, task_run.Cancelled)
 LIVE_JOB: Final[tuple[Job, ...]] = _allowing(JOB, job.UserCancelled)
+HELD: Final = (T.CLAIMED, T.IN_PROGRESS)
 UNSPLIT: Final = _without(T, T.WAITING_FOR_SUBTASKS)
 WAITING_JOB: Final = _without(LIVE_JOB, J.RUNNING, J.VALIDATING)
 
@@ -286,6 +318,10 @@ LEAD: Final = Row(lambda now: now.lead)
 def charged(now: Situation) -> bool:
     """Whether the failure counts for the run: not if the provider of the model is to blame."""
     return getattr(now.lead, "charged", True)
+
+
+def no_probe(now: Situation) -> bool:
+    return not probes_left(now.states.run_data, now.lead)
 
 
 def spent(now: Situation) -> bool:
@@ -301,10 +337,6 @@ def decided(now: Situation) -> bool:
 
 def undecided(now: Situation) -> bool:
     return not decided(now)
-
-
-def orphaned(now: Situation) -> bool:
-    return now.lead.transition_reason is TransitionReason.ORPHAN_RECOVERED
 
 
 def is_unjudged(now: Situation) -> bool:
@@ -386,6 +418,9 @@ def lose_worker(now: Situation) -> Event:
 
 
 END_JOB: Final = Row(cancel_job, job=LIVE_JOB)
+OPEN_RUN: Final = Row(lambda now: RunOpened(limits=now.given.limits))
+OPEN_JOB: Final = Row(JobOpened())
+ASSIGN: Final = Row(lambda now: job.SchedulerAssigned(depends_on=now.given.completed_jobs), job=[J.PENDING])
 LEFT_TO_SUBTASKS: Final = (  # a worker has a task whose rest is done by its subtasks: its own attempt counts as made
     *(row._replace(task=[T.WAITING_FOR_SUBTASKS], job=[J.RUNNING]) for row in START),
     Row(task_run.ExecutionCompleted(), when=lambda now: isinstance(now.events[-1], BEGINNINGS)),
@@ -425,6 +460,14 @@ def grant_task(now: Situation) -> Event:
 
 def orphan_task(now: Situation) -> Event:
     return task.Orphaned(reason=now.given.orphaned_by or now.reason)
+
+
+def unclaim_task(now: Situation) -> Event:
+    return task.Unclaimed(reason=now.reason, transition_reason=TransitionReason.ORPHAN_RECOVERED)
+
+
+def requeue_task(now: Situation) -> Event:
+    return task.Requeued(reason=now.reason, transition_reason=TransitionReason.ORPHAN_RECOVERED)
 
 
 def outcome_of(lead: Any) -> TaskEnd:
@@ -483,7 +526,8 @@ AWAY: Final = (  # nobody is charged for that
 
 CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
     {
-        # ---------------------------------------------------------------------------------- an attempt begins
+        # --------------------------------------------------------------------- it is ready, and an attempt begins
+        Ready: (OPEN_JOB._replace(job=[None]), ASSIGN),
         task.Claimed: (
             # The session before this one ended between two attempts.
             Row(task.Unclaimed(reason=SESSION_ENDED), task=[T.CLAIMED]),
@@ -552,29 +596,44 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         ),
         # ------------------------------------------------------------------------------- it is tried again
         DelayEnded: (
+            # The last probe was taken away, and is charged to nobody: another run takes its place.
+            Row(job.UserCancelled(reason="its last probe was taken away"), run=[R.CIRCUIT_OPEN], when=no_probe),
+            OPEN_RUN._replace(job=[J.CANCELLED]),
+            OPEN_JOB._replace(job=[J.CANCELLED]),
             Row(task_run.CooldownExpired(), run=[R.CIRCUIT_OPEN]),
             Row(job.RetryDelayElapsed(), job=[J.RETRYING]),
-            Row(lambda now: job.SchedulerAssigned(depends_on=now.given.completed_jobs), job=[J.PENDING]),
+            ASSIGN,
         ),
         task_run.ManualReset: (LEAD, Row(job.RetryDelayElapsed(), task=_without(T, T.BLOCKED), job=[J.RETRYING])),
-        task.Reopened: (LEAD, Row(lambda now: task_run.ManualReset(by=now.lead.by), run=[R.CIRCUIT_OPEN])),
+        task.Retried: (LEAD, OPEN_RUN, OPEN_JOB, ASSIGN._replace(when=lambda now: not now.lead.delay_s)),
+        task.Reopened: (
+            LEAD,
+            Row(lambda now: task_run.ManualReset(by=now.lead.by), run=[R.CIRCUIT_OPEN]),
+            OPEN_RUN._replace(run=_without((None, *R), R.PENDING)),
+            OPEN_JOB,
+            ASSIGN,
+        ),
         # -------------------------------------------------------------------------------- it is taken away
         task.Unclaimed: (LEAD, *AWAY),
         task.Blocked: (LEAD, *AWAY),
-        TakenAway: AWAY,
-        task.Requeued: (
-            # The tests that were under way fail: what they tested is not there any more.
-            Row(lambda now: task_run.TestsFailed(error=now.reason), run=[R.VALIDATING], when=orphaned),
+        task.Requeued: (LEAD, *AWAY),
+        Lost: (
+            # The tests that were under way fail: what they tested is not there any more. Then there is a new run.
+            Row(lambda now: task_run.TestsFailed(error=now.reason), task=HELD, run=[R.VALIDATING]),
             *DECIDE,
             Row(save, run=[R.CIRCUIT_OPEN], when=decided),
-            Row(reject_job, job=[J.VALIDATING], when=orphaned),
-            Row(orphan_task, task=[T.IN_PROGRESS], when=orphaned),
-            LEAD,
+            Row(reject_job, task=HELD, job=[J.VALIDATING]),
+            Row(unclaim_task, task=[T.CLAIMED]),
+            Row(orphan_task, task=[T.IN_PROGRESS]),
+            Row(requeue_task, task=[T.ORPHANED]),
             *AWAY,
+            OPEN_RUN._replace(job=[J.FAILED]),
+            OPEN_JOB._replace(job=[J.FAILED]),
+            ASSIGN,
         ),
         job.WorkerLost: (  # its session goes on, and gets another worker; a delay of the run goes on too
             LEAD,
-            Row(job.RetryDelayElapsed(), run=_without(R, R.CIRCUIT_OPEN, R.RETRYING)),
+            Row(job.RetryDelayElapsed(), run=[R.IN_PROGRESS]),
         ),
         # ------------------------------------------------------------------------- its session was lost
         task.Recovered: (
@@ -595,10 +654,7 @@ CASCADES: Final[Mapping[type[Event], tuple[Row, ...]]] = MappingProxyType(
         Abandoned: (
             END_JOB,
             Row(cancel_run, run=LIVE_RUN, when=is_unjudged),
-            Row(
-                lambda now: task.Unclaimed(reason=now.reason, transition_reason=TransitionReason.ORPHAN_RECOVERED),
-                task=[T.CLAIMED],
-            ),
+            Row(unclaim_task, task=[T.CLAIMED]),
             Row(orphan_task, task=[T.IN_PROGRESS]),
             Row(lambda now: task.RecoveryFailed(reason=now.reason), task=[T.ORPHANED]),
             *CLOSE_VERIFIED,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.lifecycles.types import TransitionReason
+from supervisor.lifecycles.types import Severity, TransitionReason
 
 
 class TaskRun(Enum):
@@ -411,6 +411,12 @@ RUN: Machine[TaskRun, TaskRunData] = Machine(
     source="002",
     initial=[R.PENDING],
     terminal=[R.COMPLETED, R.SKIPPED, R.CANCELLED],
+    severities={
+        R.FAILED: Severity.WARNING,
+        R.TIMEOUT: Severity.WARNING,
+        R.RETRYING: Severity.WARNING,
+        R.CIRCUIT_OPEN: Severity.ERROR,
+    },
     rules=[
         rule(
             ExecutorStarted,

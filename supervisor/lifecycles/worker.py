@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
+from supervisor.lifecycles.types import Severity
 
 EVERY = "*"
 """Capability that stands for all capabilities."""
@@ -41,7 +42,14 @@ class WorkerData(msgspec.Struct, frozen=True, kw_only=True):
     workstream: str = ""
 
 
-class RegistrationComplete(Event, frozen=True, kw_only=True):
+class WorkerEvent(Event, frozen=True, kw_only=True):
+    """Base class of the worker events; ``last_heartbeat_at`` is the time of the worker's last heartbeat (seconds of the
+    journal's clock; ``None``: it has sent none)."""
+
+    last_heartbeat_at: float | None = None
+
+
+class RegistrationComplete(WorkerEvent, frozen=True, kw_only=True):
     """Event: the worker registered with the supervisor: its *capabilities*, and the number of tasks it takes at
     once."""
 
@@ -50,7 +58,7 @@ class RegistrationComplete(Event, frozen=True, kw_only=True):
     max_concurrent_tasks: int | None = None
 
 
-class TaskAssigned(Event, frozen=True, kw_only=True):
+class TaskAssigned(WorkerEvent, frozen=True, kw_only=True):
     """Event: the worker was given *task_id*, which needs *capabilities*; ``active_tasks`` is the number of its tasks
     then, as the pool counts."""
 
@@ -60,7 +68,7 @@ class TaskAssigned(Event, frozen=True, kw_only=True):
     active_tasks: int | None = None
 
 
-class TaskCompleted(Event, frozen=True, kw_only=True):
+class TaskCompleted(WorkerEvent, frozen=True, kw_only=True):
     """Event: *task_id* has ended, whatever its outcome; ``active_tasks`` is the number of tasks left, as the pool
     counts."""
 
@@ -69,30 +77,37 @@ class TaskCompleted(Event, frozen=True, kw_only=True):
     active_tasks: int | None = None
 
 
-class HealthCheckTimeout(Event, frozen=True, kw_only=True):
+class HealthCheckTimeout(WorkerEvent, frozen=True, kw_only=True):
     """Event: the worker has missed *missed* health checks in a row."""
 
     spelled = "health_check_timeout"
     missed: int
 
 
-class HealthCheckRecovered(Event, frozen=True, kw_only=True):
+class HealthCheckRecovered(WorkerEvent, frozen=True, kw_only=True):
     """Event: the worker replies to health checks again."""
 
     spelled = "health_check_recovered"
 
 
-class MaxTimeoutExceeded(Event, frozen=True, kw_only=True):
+class MaxTimeoutExceeded(WorkerEvent, frozen=True, kw_only=True):
     """Event: the worker has been silent for *silent_s* seconds."""
 
     spelled = "max_timeout_exceeded"
     silent_s: float
 
 
-class ShutdownRequested(Event, frozen=True, kw_only=True):
+class ShutdownRequested(WorkerEvent, frozen=True, kw_only=True):
     """Event: the worker is to shut down; sent once more when the last task of a draining worker has ended."""
 
     spelled = "shutdown_requested"
+    reason: str = ""
+
+
+class SupervisorLost(WorkerEvent, frozen=True, kw_only=True):
+    """Event: the supervisor in whose process the worker lived is gone; nothing is known of the worker's health."""
+
+    spelled = "supervisor_lost"
     reason: str = ""
 
 
@@ -138,7 +153,7 @@ def free_slot(data: WorkerData, event: TaskCompleted) -> Out:
     return replace(data, active_tasks=max(0, data.active_tasks - 1)), ()
 
 
-def lose_tasks(data: WorkerData, event: HealthCheckTimeout) -> Out:
+def lose_tasks(data: WorkerData, event: HealthCheckTimeout | SupervisorLost) -> Out:
     return replace(data, active_tasks=0), ()
 
 
@@ -149,6 +164,7 @@ def drain(data: WorkerData, event: ShutdownRequested) -> Out:
 SLOTS = "a worker with several slots stays busy while one is taken; the specification's worker has one slot"
 DRAIN = "a busy worker drains first: 'after_task_complete' in the specification, where nothing remembers the request"
 IDLE_LOST = "an idle worker falls silent too"
+DIED = "a worker in the process of a supervisor ends with that supervisor, whatever its health was"
 NOT_AWAITED = "who has no more use for a silent worker does not wait for it: it holds nothing"
 
 W = Worker
@@ -157,6 +173,7 @@ WORKER: Machine[Worker, WorkerData] = Machine(
     source="004",
     initial=[W.INITIALIZING],
     terminal=[W.SHUTDOWN],
+    severities={W.UNRESPONSIVE: Severity.ERROR},
     rules=[
         rule(RegistrationComplete, W.INITIALIZING, W.IDLE, do=[register]),
         rule(TaskAssigned, W.IDLE, W.BUSY, when=slot_free, do=[take_slot]),
@@ -172,5 +189,12 @@ WORKER: Machine[Worker, WorkerData] = Machine(
         rule(ShutdownRequested, W.BUSY, W.SHUTDOWN, when=no_active_tasks, trigger="after_task_complete"),
         rule(ShutdownRequested, W.BUSY, None, do=[drain], extension=DRAIN),
         rule(ShutdownRequested, W.UNRESPONSIVE, W.SHUTDOWN, extension=NOT_AWAITED),
+        rule(
+            SupervisorLost,
+            [W.INITIALIZING, W.IDLE, W.BUSY, W.UNRESPONSIVE],
+            W.SHUTDOWN,
+            do=[lose_tasks],
+            extension=DIED,
+        ),
     ],
 )

@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
+from supervisor.lifecycles.types import Severity
 
 
 class Workstream(Enum):
@@ -166,6 +167,7 @@ WORKSTREAM: Machine[Workstream, WorkstreamData] = Machine(
     source="004",
     initial=[W.PLANNED],
     terminal=[W.COMPLETED, W.FAILED, W.CANCELLED],
+    severities={W.FAILED: Severity.CRITICAL},
     rules=[
         rule(AllTasksCreated, W.PLANNED, W.READY, when=count_matches),
         rule(FirstTaskStarted, W.READY, W.EXECUTING, do=[note_start]),

@@ -114,7 +114,9 @@ def value_of(given: _MakesValue[T] | T) -> T:
 class Model(BaseModel):
     """Part of a plan: immutable, and unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=False, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=False, populate_by_name=True, defer_build=True
+    )
 
     def problems(self) -> Iterator[Problem]:
         """Yield the problems between fields that are valid each by itself."""

@@ -12,6 +12,7 @@ A signature is the error without its variable parts: numbers, ids, paths, quoted
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Final, NamedTuple
 
 from supervisor.lifecycles.task_run import ErrorCategory
@@ -48,20 +49,29 @@ class Failure(NamedTuple):
 
 
 class ErrorRule(NamedTuple):
-    """A rule of the table: errors that match ``words`` (a regular expression, in any case) have the rule's category;
+    """A rule of the table: errors that match ``pattern`` (a regular expression, in any case) have the rule's category;
     ``problem`` is the model problem that the pattern proves, or ``None``."""
 
     category: ErrorCategory
     provider: bool
     why: str
-    words: re.Pattern[str]
+    pattern: str
     problem: ModelProblem | None
+
+    def matches(self, text: str) -> bool:
+        return _compiled(self.pattern).search(text) is not None
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Return a compiled pattern. Most processes classify no error, so none is compiled at import."""
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def _row(
     category: ErrorCategory, why: str, *words: str, provider: bool = False, problem: ModelProblem | None = None
 ) -> ErrorRule:
-    return ErrorRule(category, provider, why, re.compile("|".join(words), re.IGNORECASE), problem)
+    return ErrorRule(category, provider, why, "|".join(words), problem)
 
 
 def _http(codes: str) -> str:
@@ -405,7 +415,7 @@ def _verdict(
         return LIMITS[abort]
     read = ends_of(error)
     for row in TABLE:
-        if row.words.search(read):
+        if row.matches(read):
             return row.category, row.provider, row.why
     if abort is not None and abort in ENDED:
         return ENDED[abort]
@@ -415,7 +425,7 @@ def _verdict(
 def problem_of(words: str, status: int | None = None) -> ModelProblem | None:
     """Return the model problem that the text *words* proves, else the one of the HTTP *status*; ``None`` if neither
     names a problem."""
-    said = next((row.problem for row in TABLE if row.words.search(ends_of(words))), None) if words else None
+    said = next((row.problem for row in TABLE if row.matches(ends_of(words))), None) if words else None
     if status is None or status < 400:
         return said
     by_status = problem_of_status(status) or ModelProblem.UNKNOWN

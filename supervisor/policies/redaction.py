@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from functools import cache
+from operator import itemgetter
 from typing import Any, Final, TypeVar, get_args
 
 import msgspec
@@ -22,6 +23,8 @@ VALUE_CHARS_MIN: Final = 8
 TAIL_CHARS: Final = 256
 """Number of characters at the end of a long piece that are searched for the beginning of a secret, which keeps long
 output cheap."""
+SECRETS_MAX: Final = 256
+"""Largest number of secret values that are kept beside those in use: each text is searched for each of them."""
 HELD_CHARS_MAX: Final = 4096
 """Length of the longest run without a space that is held back; a longer run is searched in pieces."""
 KEY_CHARS_MAX: Final = 32 * 1024
@@ -37,19 +40,23 @@ _NAMES: Final = re.compile(
 """Pattern of the names of variables and headers that hold secrets."""
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token) +(\S+)")
 """Pattern of a header's value that begins with an authentication scheme; the group is the secret."""
-_LOOKS: Final = (
-    r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic
-    r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
-    r"github_pat_[A-Za-z0-9_]{22,}",
-    r"glpat-[A-Za-z0-9_-]{20,}",  # GitLab
-    r"(?:AKIA|ASIA)[0-9A-Z]{16}",  # AWS
-    r"xox[abeprs]-[A-Za-z0-9-]{10,}",  # Slack
-    r"AIza[0-9A-Za-z_-]{35}",  # Google
-    r"npm_[A-Za-z0-9]{36}",
-    r"pypi-[A-Za-z0-9_-]{40,}",
-    r"(?<=://)[^\s/:@\"'$]*:[^\s/@\"'$]+(?=@)",  # the user and password of an address
-    r"(?<=Bearer )[A-Za-z0-9._~+/-]{20,}=*",  # the header of a request
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+_LOOKS: Final = re.compile(
+    "|".join(
+        (
+            r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic
+            r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
+            r"github_pat_[A-Za-z0-9_]{22,}",
+            r"glpat-[A-Za-z0-9_-]{20,}",  # GitLab
+            r"(?:AKIA|ASIA)[0-9A-Z]{16}",  # AWS
+            r"xox[abeprs]-[A-Za-z0-9-]{10,}",  # Slack
+            r"AIza[0-9A-Za-z_-]{35}",  # Google
+            r"npm_[A-Za-z0-9]{36}",
+            r"pypi-[A-Za-z0-9_-]{40,}",
+            r"(?<=://)[^\s/:@\"'$]*:[^\s/@\"'$]+(?=@)",  # the user and password of an address
+            r"(?<=Bearer )[A-Za-z0-9._~+/-]{20,}=*",  # the header of a request
+            r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+        )
+    )
 )
 _WEB_TOKEN: Final = re.compile(
     r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{13,}+\.(?=(eyJ[A-Za-z0-9_-]{10,}+\.[A-Za-z0-9_-]{10,}+))"
@@ -141,6 +148,38 @@ def is_secret_name(name: str) -> bool:
     return _NAMES.search(name) is not None
 
 
+class KnownSecrets:
+    """Secret values among the variables and headers that were added: those in use, and of the others the newest *most*,
+    since a supervisor that runs for months may be given new ones each day."""
+
+    def __init__(self, most: int = SECRETS_MAX) -> None:
+        self._most = most
+        self._found: dict[tuple[str, str], None] = {}
+        """Names and values, those that were added last at the end."""
+
+    def add(self, environments: Iterable[Mapping[str, str]]) -> bool:
+        """Add what is a secret by its name; return whether any was unknown."""
+        added = [one for environment in environments for one in environment.items() if is_secret_name(one[0])]
+        is_new = not self._found.keys() >= set(added)
+        for one in added:
+            self._found.pop(one, None)
+            self._found[one] = None
+        return is_new
+
+    def drop_oldest(self, in_use: Iterable[Mapping[str, str]] = ()) -> None:
+        """Drop the values that were added longest ago, if there are too many that are not *in_use*."""
+        if len(self._found) > self._most:
+            used = {one for environment in in_use for one in environment.items()}
+            unused = [one for one in self._found if one not in used]
+            for one in unused[: max(0, len(unused) - self._most)]:
+                del self._found[one]
+
+    @property
+    def redactor(self) -> Redactor:
+        """Replacer of these values."""
+        return Redactor({name: value} for name, value in self._found)
+
+
 class Redactor:
     """Replacer of secrets in texts and events.
 
@@ -154,9 +193,6 @@ class Redactor:
             for name, value in environment.items():
                 if is_secret_name(name):
                     self._learn(name, value)
-        values = sorted(map(re.escape, self._names), key=len, reverse=True)
-        self.pattern = re.compile("|".join([*values, *_LOOKS]))
-        """Pattern of the known values, and of texts that look like secrets."""
         self._marks = (*self._names, *_MARKS)
         self._beginnings = _by_first_char((*self._names, *_BEGINNINGS))
         self._spaced = [value for value in self._names if any(map(str.isspace, value))]
@@ -180,29 +216,25 @@ class Redactor:
     def _clean(self, text: str) -> str:
         """Return *text* with each secret replaced; where two begin at the same place, a known value takes
         precedence."""
-        tokens = _WebTokens(text)
+        known, tokens = _KnownValues(text, self._names), _WebTokens(text)
         kept: list[str] = []
         at = 0
-        found = self.pattern.search(text)
-        token = tokens.after(0)
-        while found is not None or token is not None:
-            if found is None or (token is not None and token[0] < found.start()):
-                assert token is not None, "one of the two is there"
-                begin, end, instead = *token, "[redacted]"
-            else:
-                begin, end, instead = found.start(), found.end(), self._instead(found[0])
+        value, looks, token = known.after(0), _LOOKS.search(text), tokens.after(0)
+        while value is not None or looks is not None or token is not None:
+            choices = [(*value, f"${self._names[text[value[0] : value[1]]]}")] if value is not None else []
+            choices += [(*looks.span(), "[redacted]")] if looks is not None else []
+            choices += [(*token, "[redacted]")] if token is not None else []
+            begin, end, instead = min(choices, key=itemgetter(0))  # of equal ones the first
             kept += (text[at:begin], instead)
             at = end
             # What was found further on stays found: each part of the text is searched once.
-            if found is not None and found.start() < at:
-                found = self.pattern.search(text, at)
+            if value is not None and value[0] < at:
+                value = known.after(at)
+            if looks is not None and looks.start() < at:
+                looks = _LOOKS.search(text, at)
             if token is not None and token[0] < at:
                 token = tokens.after(at)
         return "".join((*kept, text[at:]))
-
-    def _instead(self, secret: str) -> str:
-        name = self._names.get(secret)
-        return "[redacted]" if name is None else f"${name}"
 
     def event(self, event: E) -> E:
         """Return *event* with redacted texts; *event* itself if nothing changes."""
@@ -245,6 +277,27 @@ class Redactor:
     def _may_begin(self, run: str) -> bool:
         known = self._beginnings[run[0]]
         return any(one.startswith(run) or (run.startswith(one) and one not in self._names) for one in known)
+
+
+class _KnownValues:
+    """Finder of the *values* in one text, from its beginning to its end; of values that begin at the same place it
+    finds the longest. A pattern of all values would have to be compiled for each set of values, and Python keeps
+    hundreds of patterns."""
+
+    def __init__(self, text: str, values: Iterable[str]) -> None:
+        self._text = text
+        self._next = {value: begin for value in values if (begin := text.find(value)) >= 0}
+
+    def after(self, at: int) -> tuple[int, int] | None:
+        """Return begin and end of the first value that begins at *at* or later; *at* must not decrease between
+        calls."""
+        for value, begin in list(self._next.items()):
+            if begin < at:
+                self._next[value] = self._text.find(value, at)
+                if self._next[value] < 0:
+                    del self._next[value]
+        found = min(((begin, -len(value)) for value, begin in self._next.items()), default=None)
+        return None if found is None else (found[0], found[0] - found[1])
 
 
 class _WebTokens:

@@ -8,49 +8,91 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, MutableMapping
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
-import structlog
+from supervisor.policies.redaction import KnownSecrets, printable
 
-from supervisor.policies.redaction import Redactor, printable
+if TYPE_CHECKING:
+    import structlog
 
-_secrets: dict[str, str] = {}
-_redactor = Redactor()
+_SECRETS_MAX: Final = 4_096
+_secrets = KnownSecrets(_SECRETS_MAX)  # it is not known here which are in use
+_redactor = _secrets.redactor
 
 
 def conceal(environments: Iterable[Mapping[str, str]]) -> None:
-    """Redact the secrets in these environments in every log of this process from now on."""
+    """Redact the secrets in these environments in every log of this process from now on, as long as they are among the
+    newest (:class:`KnownSecrets`)."""
     global _redactor
-    for environment in environments:
-        _secrets.update(environment)
-    _redactor = Redactor([_secrets])
+    _secrets.add(environments)
+    _secrets.drop_oldest()
+    _redactor = _secrets.redactor
 
 
 def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
     return {key: _redactor.value(value) for key, value in event.items()}
 
 
-_logfmt = structlog.processors.LogfmtRenderer(key_order=["event"])
+class LazyLogger:
+    """The runtime's logger. structlog is imported with the first message that is written: it imports rich, which takes
+    as long as a tenth of a start of ``supervisor run``, and most processes write none."""
+
+    def debug(self, event: str, **fields: Any) -> None:
+        if _standard.isEnabledFor(logging.DEBUG):
+            _structured().debug(event, **fields)
+
+    def info(self, event: str, **fields: Any) -> None:
+        if _standard.isEnabledFor(logging.INFO):
+            _structured().info(event, **fields)
+
+    def warning(self, event: str, **fields: Any) -> None:
+        if _standard.isEnabledFor(logging.WARNING):
+            _structured().warning(event, **fields)
+
+    def error(self, event: str, **fields: Any) -> None:
+        if _standard.isEnabledFor(logging.ERROR):
+            _structured().error(event, **fields)
+
+    def critical(self, event: str, **fields: Any) -> None:
+        if _standard.isEnabledFor(logging.CRITICAL):
+            _structured().critical(event, **fields)
+
+    def exception(self, event: str, **fields: Any) -> None:
+        """Write an error with the traceback of the exception that is being handled."""
+        if _standard.isEnabledFor(logging.ERROR):
+            _structured().exception(event, **fields)
 
 
-def _render(logger: object, name: str, event: MutableMapping[str, Any]) -> str:
-    """Return the line of *event*, and the traceback on the lines below; all of it escaped for terminals, since it may
-    contain a program's output."""
-    trace = event.pop("exception", None)
-    line = printable(_logfmt(logger, name, event))
-    return line if trace is None else f"{line}\n{printable(trace, lines=True)}"
+_standard = logging.getLogger("supervisor")
 
 
-def get_logger() -> structlog.stdlib.BoundLogger:
-    """Return the runtime's logger; callers bind the ids of an entity to it."""
+def get_logger() -> LazyLogger:
+    """Return the runtime's logger; callers give the ids of an entity as fields."""
+    return LazyLogger()
+
+
+@cache
+def _structured() -> structlog.stdlib.BoundLogger:
+    import structlog
+
+    logfmt = structlog.processors.LogfmtRenderer(key_order=["event"])
+
+    def render(logger: object, name: str, event: MutableMapping[str, Any]) -> str:
+        """Return the line of *event*, and the traceback on the lines below; all of it escaped for terminals, since it
+        may contain a program's output."""
+        trace = event.pop("exception", None)
+        line = printable(logfmt(logger, name, event))
+        return line if trace is None else f"{line}\n{printable(trace, lines=True)}"
+
     logger: structlog.stdlib.BoundLogger = structlog.wrap_logger(
-        logging.getLogger("supervisor"),
+        _standard,
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.contextvars.merge_contextvars,
             structlog.processors.format_exc_info,
             _clean,
-            _render,
+            render,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
     )

@@ -139,6 +139,7 @@ class Entity:
         """Continue the log that an earlier supervisor has begun; *row* is the entity's row in the journal."""
         self.parent_id, self.entity_seq = row.parent_id, row.entity_seq
         self.born_seq, self.born_at, self.changed_at = row.born_seq, row.born_at, row.changed_at
+        self.since_s = row.changed_at  # the journal clock begins at Unix time
 
     def record_birth(self, cause: Cause) -> LifecycleEvent:
         """Append the first record of the entity's log."""
@@ -146,6 +147,7 @@ class Entity:
             NewRecord(name="Born", outcome="born", cause=cause, metadata=msgspec.to_builtins(self.data))
         )
         self.born_seq, self.born_at, self.changed_at = record.seq, record.timestamp, record.timestamp
+        self.since_s = record.monotonic_s
         return record
 
     def record_fact(self, name: str, cause: Cause, metadata: dict[str, Any], **described: Any) -> LifecycleEvent:
@@ -175,12 +177,16 @@ class Entity:
         """Take the *step* that the table gives for *event*: change state and data, and append the record. *ctx* is the
         context of the entity's actor, if it has one."""
         texts = _texts_of(type(event))
-        came_from, from_state = self.state, self.state_name
+        came_from, from_state, since_s = self.state, self.state_name, self.since_s
         self.state, self.data = step.state, step.data
         if came_from is not step.state:
             self.state_name, self.since_s = step.state._value_, event.at
             self._leave_state(ctx)
         self.ended = self.ended or self._ends(step.effects)
+        line_fields: dict[str, Any] | None = None
+        if (fields_of := self.lifecycle.line_fields) is not None and came_from is not step.state:
+            line_fields = {"duration_seconds": round(max(0.0, event.at - since_s), 3)}
+            line_fields |= fields_of(step.data, step.state, came_from in self.lifecycle.machine.initial)
         reason, transition_reason, abort_reason, abort_id = texts.of(event) if texts.fields else _NO_TEXTS
         record = self._record(
             NewRecord(
@@ -194,7 +200,8 @@ class Entity:
                 transition_reason=transition_reason,
                 abort_reason=abort_reason,
                 abort_id=abort_id,
-                severity=severity_of(event, step.effects),
+                severity=self._severity(came_from, event, step),
+                line_fields=line_fields,
                 ended=self.ended,
                 reply=reply,
             )
@@ -203,6 +210,11 @@ class Entity:
         if self.ended:
             self._report_last_record()
         return record
+
+    def _severity(self, came_from: Enum, event: Event, step: Step[Any, Any]) -> str:
+        """Return the severity of the record: that of the state entered, or that of the event."""
+        entered = self.lifecycle.machine.severities.get(step.state) if came_from is not step.state else None
+        return entered or severity_of(event, step.effects)
 
     def _ends(self, effects: Sequence[Effect]) -> bool:
         """Return whether the event with these *effects* ends the entity's log."""

@@ -97,7 +97,8 @@ class RecordedEntity(Protocol):
 
 class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Content of a new record, without its entity. ``reply`` receives the record when the record is durable; ``ended``
-    marks the entity's last record; the other fields are those of :class:`LifecycleEvent`."""
+    marks the entity's last record; ``line_fields`` are added to the fields of the event; the other fields are those of
+    :class:`LifecycleEvent`."""
 
     name: str
     outcome: str
@@ -106,6 +107,7 @@ class NewRecord(msgspec.Struct, frozen=True, kw_only=True):
     effects: Sequence[Effect] = ()
     from_state: str = ""
     metadata: dict[str, Any] | None = None
+    line_fields: dict[str, Any] | None = None
     reason: str = ""
     transition_reason: str | None = None
     abort_reason: str | None = None
@@ -249,7 +251,7 @@ class JournalWriter:
             abort_id=draft.abort_id,
             cause_id=cause.seq,
             severity=draft.severity,
-            metadata=draft.metadata if draft.metadata is not None else _fields(event),
+            metadata=draft.metadata if draft.metadata is not None else _fields(event, draft.line_fields),
         )
         exempt, later = self._sorted(subject, draft.effects) if draft.effects else ((), ())
         # Handed over before anything is performed: an exempt effect may record too, and a record with a higher number
@@ -527,9 +529,12 @@ class JournalWriter:
             due.set()
 
 
-def _fields(event: Event | None) -> dict[str, Any]:
+def _fields(event: Event | None, line_fields: dict[str, Any] | None) -> dict[str, Any]:
     if event is None:
         return {}
     fields: dict[str, Any] = msgspec.to_builtins(event)
     del fields["at"]
+    if line_fields is not None:
+        # The event wins: a record is stepped again with the fields of its event.
+        fields = {**line_fields, **fields}
     return fields

@@ -13,7 +13,7 @@ from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.run_ids import run_of
 from supervisor.plans import Settings
 from supervisor.policies.access import AccessPolicy
-from supervisor.policies.redaction import Redactor
+from supervisor.policies.redaction import KnownSecrets
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import conceal
 from supervisor.runtime.journal_writer import JournalWriter
@@ -40,7 +40,7 @@ class Setups:
         """Set, and replaced, whenever the settings change."""
         self.access_policy: AccessPolicy | None = None
         """The access policy of the settings; ``None``: there is none."""
-        self._environments: list[Mapping[str, str]] = []
+        self._secrets = KnownSecrets()
         self._journal_writer = journal_writer
         self.configure(common.agents, common.settings)
 
@@ -79,13 +79,14 @@ class Setups:
         self.hide_values(list(_secrets(setup.agents.values())))
 
     def hide_values(self, environments: Sequence[Mapping[str, str]]) -> None:
-        """Redact the secrets among the values of *environments* from now on, in records, transcripts and logs."""
-        new = [one for one in environments if one not in self._environments]
-        if not new and self._environments:  # runs of a daemon often have the same agents
+        """Redact the secrets among the values of *environments* from now on, in records, transcripts and logs. Secrets
+        that no agent has any more are dropped when there are many newer ones."""
+        if not self._secrets.add(environments):  # runs of a daemon often have the same
             return
-        self._environments += new
-        self._journal_writer.redactor = Redactor(self._environments)
-        conceal(self._environments)
+        setups = (self.common, *self.of_runs.values())
+        self._secrets.drop_oldest(env for one in setups for env in _secrets(one.agents.values()))
+        self._journal_writer.redactor = self._secrets.redactor
+        conceal(environments)
 
 
 def _secrets(agents: Iterable[AgentProfile]) -> Iterator[Mapping[str, str]]:

@@ -33,8 +33,8 @@ from supervisor.sessions.shutdown import Shutdown
 
 
 class Choice(NamedTuple):
-    """Choice of the entities that may be continued: those of *among* (``None``: all) that are not *left_over* from work
-    that has ended. *holders* are sessions that hold a task of a plan."""
+    """Choice of the entities that may be continued: those of *among* (``None``: all) that are not *left_over*, since
+    their work has ended, or goes on without them. *holders* are sessions that hold a task of a plan."""
 
     among: Collection[str] | None
     left_over: Collection[str]

@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import msgspec
-
 from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
@@ -159,12 +157,3 @@ def next_workspace(sup: SupervisorCore, lifecycle: TaskLifecycle, execution: Tas
     if not (starts_at or conflict or kept):
         return NO_WORKSPACE
     return WorkspaceSpec(owner=execution.id, starts_at=starts_at or conflict, merges_target=bool(conflict), kept=kept)
-
-
-def with_checkpoint(execution: TaskExecution, limits: TaskRunData) -> TaskRunData:
-    """Return *limits*, extended by the checkpoint from which the task's next run begins, if there is one."""
-    found = execution.checkpoint
-    execution.checkpoint = None
-    return (
-        limits if found is None else msgspec.structs.replace(limits, resumed_from=found.run, resumed_at=found.saved_as)
-    )

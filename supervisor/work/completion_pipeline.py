@@ -37,7 +37,6 @@ from msgspec.structs import replace
 
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
-from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.task import SESSION_ENDS, TASK, Task, TaskEnd, retries_left, task_end
 from supervisor.lifecycles.task_cascade import (
@@ -244,11 +243,10 @@ class CompletionPipeline:
         self._sup.registry.record_fact(workstream.id, fact, execution.cause, metadata, reason=text)
         return not merge.is_refused, text
 
-    def deny(self, execution: TaskExecution, by: str, reason: str) -> None:
-        """Record that a person rejected the result of a task."""
+    def denial(self, by: str, reason: str) -> task.ApprovalDenied:
+        """Return the event that a person rejected the result of a task."""
         why = f"denied by {by}: {reason}" if reason else f"denied by {by}"
-        denied = task.ApprovalDenied(by=by, reason=reason, findings=self._findings(why))
-        self._plan_run.record(execution, denied)
+        return task.ApprovalDenied(by=by, reason=reason, findings=self._findings(why))
 
     async def _with_rest(self, execution: TaskExecution, merge: str) -> tuple[str, str]:
         """Return the sentence *merge*, extended by a remark on changes that were written after the work was checked,
@@ -351,9 +349,9 @@ class CompletionPipeline:
         if execution.has_run:
             await self._save_late(execution)
         left = await self.leave_workspace(execution)
-        if execution.ending is not None:  # recorded and reported before a takeover
+        if letter := execution.data.dead_letter:  # recorded before a takeover
             await self._plan_run.give_back(execution)
-            self._plan_run.settle(execution, "failed", execution.ending.text)
+            self._plan_run.settle(execution, "failed", letter)
             return
         # A task that was lost with its supervisor is tried again only by a person.
         if retries_left(execution.data, task.Retried()) and error != ORPHANED:
@@ -369,13 +367,18 @@ class CompletionPipeline:
         error = _with_branch(error, left)
         _log.error("a task has failed", task=execution.name, reason=error)
         if is_critical := plan_run.is_critical(execution):
-            _note_dead_letter(execution, error)
+            self._give_up(execution, error)
             await plan_run.workstream.record_failed(execution, error, plan_run.results)
         # The slot is free just before the result: no other task that ends because of this failure is given the slot.
         await plan_run.give_back(execution)
         if not is_critical:  # with the result: who sees that the task has failed for good can reset it
-            _note_dead_letter(execution, error)
+            self._give_up(execution, error)
         plan_run.settle(execution, "failed", error)
+
+    def _give_up(self, execution: TaskExecution, error: str) -> None:
+        attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
+        given_up = task.DeadLettered(reason=error, attempts=attempts, claims=execution.data.claims)
+        self._plan_run.record(execution, given_up)
 
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
         """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
@@ -490,12 +493,6 @@ class CompletionPipeline:
                 if execution.is_opened:  # else only the merge was left to do
                     reason = _reason_of_close(execution)
                 await self._sup.aborts.close_session(execution.session_id, reason=reason, cause=execution.cause)
-
-
-def _note_dead_letter(execution: TaskExecution, error: str) -> None:
-    attempts = execution.run_data.attempts if execution.has_run else 0  # the run may have ended before a takeover
-    told = {"attempts": attempts, "claims": execution.data.claims, "error": error}
-    execution.note(DEAD_LETTERED, told, error)
 
 
 def _with_branch(reason: str, branch: str) -> str:

@@ -27,6 +27,9 @@ _log = get_logger()
 HELD: Final = frozenset({Task.CLAIMED.value, Task.IN_PROGRESS.value, Task.DONE.value})
 """Names of the states in which a session works, or has worked, on the task."""
 
+LET_GO: Final = frozenset({Task.OPEN.value, Task.BLOCKED.value, Task.FAILED.value, Task.CANCELLED.value})
+"""Names of the states in which no session works on the task any more, although its last turn may not be over."""
+
 
 def at_rest(rows: Sequence[EntityRow]) -> set[str]:
     """Return the ids of failed tasks that are not tried again, since their workstream has ended, and the ids of their
@@ -46,6 +49,18 @@ def left_over(rows: Sequence[EntityRow]) -> set[str]:
     holders = {task_id: data.claimed_by for task_id, data in held.items() if data.workstream in over}
     ids, owners = {*holders, *holders.values()}, {*holders, *over}
     return {row.id for row in rows if not row.ended and (row.id in ids or row.parent_id in owners)}
+
+
+def let_go(rows: Iterable[EntityRow]) -> set[str]:
+    """Return the ids of the sessions whose tasks were taken from them, or have ended otherwise than completed: a dead
+    supervisor was about to end these sessions."""
+    tasks = [row for row in rows if row.kind == Kind.TASK]
+    found = ((row.state, msgspec.json.decode(row.data, type=TaskData)) for row in tasks)
+    return {
+        data.last_claimed_by
+        for state, data in found
+        if data.last_claimed_by and (state in LET_GO or data.claimed_by != data.last_claimed_by)
+    }
 
 
 def holders_of_tasks(rows: Iterable[EntityRow]) -> dict[str, str]:
@@ -98,23 +113,11 @@ def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
         case Kind.TASK | Kind.RUN | Kind.JOB:
             return _end_of_work(entity, registry.entities.get(entity.parent_id or ""))
         case Kind.WORKER:
-            return end_of_worker(entity)
+            return [worker.SupervisorLost(reason=WHY)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
             return [workstream.ValidationFailed(error=WHY)]
         case _:
             return [workstream.UserCancelled(reason=WHY)]
-
-
-def end_of_worker(entity: Entity) -> list[Event]:
-    """Return the events that end a worker of a dead supervisor; the worker must hold no job any more."""
-    shut_down = worker.ShutdownRequested(reason=WHY)
-    match worker.Worker(entity.state):
-        case worker.Worker.INITIALIZING:
-            return [worker.RegistrationComplete(capabilities=entity.data.capabilities), shut_down]
-        case worker.Worker.BUSY:
-            return [worker.HealthCheckTimeout(missed=entity.data.misses_max), shut_down]
-        case _:
-            return [shut_down]
 
 
 def _end_of_work(entity: Entity, above: Entity | None) -> list[Event]:

@@ -25,21 +25,20 @@ from contextlib import suppress
 import anyio
 import msgspec
 
-from supervisor.diagnostics.quality import DEAD_LETTERED
 from supervisor.lifecycles import job, task
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.record_ids import id_before
-from supervisor.lifecycles.task import Task, TaskData, TaskEnd, TaskEvent
-from supervisor.lifecycles.task_cascade import Circumstances, SessionGaveUp, TakenAway
+from supervisor.lifecycles.task import Task, TaskData, TaskEnd
+from supervisor.lifecycles.task_cascade import Circumstances, Lost, SessionGaveUp
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import AbortReason, Kind, TransitionReason
+from supervisor.lifecycles.types import AbortReason, Kind
 from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError, Outcome
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.journal_state import own_abort_of, records_of
+from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
 from supervisor.work.attempt import Attempts, aborted_for, as_failed, last_data_of
@@ -49,13 +48,13 @@ from supervisor.work.plan_run import PlanRun, TaskReleased
 from supervisor.work.results import TaskResult, unmerged_of
 from supervisor.work.task_execution import ACTOR, CancelReason, TaskExecution, checkpoint_after
 
-ORPHAN = TakenAway(reason=ORPHANED)
 COUNTS_AS_DONE = "recovery.orphans is done"
 BEFORE = "settled before the supervisor of this run ended"
 HELD = (Task.CLAIMED, Task.IN_PROGRESS, Task.WAITING_FOR_SUBTASKS, Task.DONE)
 """States of a task that has a session, as far as the session has not ended."""
 FINAL = frozenset({Task.CLOSED, Task.CANCELLED})
 _OVER = FINAL | {Task.FAILED}
+_WAITING = (Task.PLANNED, Task.WAITING_FOR_SUBTASKS)
 
 
 class PlanRecovery:
@@ -205,22 +204,8 @@ class PlanRecovery:
         row = self._sup.recovered_work.rows[left.entity_id]
         if left.state is Task.CLOSED:
             return TaskResult(name, by, TaskEnd.COMPLETED, "", row.lasted_s, *unmerged_of(left.data.rest))
-        return TaskResult(name, by, task.task_end(left.state.value, left.data.ended_as), BEFORE, row.lasted_s)
-
-    async def _recorded_reason(self, task_id: str) -> str:
-        """Return the reason in the last record of the task."""
-        records = await records_of(self._sup.journal, task_id)
-        return records[-1].reason if records else ""
-
-    async def _dead_letter(self, task_id: str) -> str | None:
-        """Return the error with which the present failure of a failed task was settled; ``None`` if it was not."""
-        error = None
-        for one in await records_of(self._sup.journal, task_id):
-            if one.event == DEAD_LETTERED:
-                error = one.reason
-            elif one.outcome == "transition":
-                error = None
-        return error
+        error = f"{left.data.ended_for} ({BEFORE})" if left.data.ended_for else BEFORE
+        return TaskResult(name, by, task.task_end(left.state.value, left.data.ended_as), error, row.lasted_s)
 
     async def go_on(self) -> list[TaskExecution]:
         """Continue every task from its recorded state. Return the tasks that only wait for other tasks."""
@@ -232,9 +217,6 @@ class PlanRecovery:
         for execution in [one for one in self._plan_run.executions.values() if one.result is not None]:
             if not execution.is_imported:
                 self._plan_run.backlog.settle(execution.id, completed=execution.is_met)
-            if execution.result is not None and execution.result.error == BEFORE:
-                reason = await self._recorded_reason(execution.earlier_id)
-                execution.result = execution.result._replace(error=f"{reason} ({BEFORE})" if reason else BEFORE)
             # The supervisor may have died before it took back, or dropped, what the settled task left in place.
             if not execution.is_imported and self._left[execution.name].state is not Task.CLOSED:
                 await take_back(self._sup, execution)
@@ -246,8 +228,9 @@ class PlanRecovery:
         waiting = []
         async with anyio.create_task_group() as group:
             for execution in self._executions:
-                waits = execution.state is Task.WAITING_FOR_SUBTASKS
-                if waits or execution.state is Task.PLANNED or self._is_untouched(execution):
+                states = execution.states
+                is_fresh = states.run is TaskRun.PENDING and states.job in (None, Job.PENDING)
+                if states.task in _WAITING or (states.task is Task.OPEN and is_fresh):
                     waiting.append(execution)
                 group.start_soon(self._go_on, execution)
         return waiting
@@ -277,65 +260,26 @@ class PlanRecovery:
             await self._sup.aborts.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
         await self._sup.cleanup.clean_up(session_id, f"Uncommitted changes of session {session_id}")
 
-    def _is_untouched(self, execution: TaskExecution) -> bool:
-        """Return whether the run of the task was never begun. (A run with an open circuit belongs to an earlier claim:
-        the task gets another run.)"""
-        fresh = execution.has_run and execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING)
-        if execution.state is not Task.OPEN or not fresh:
-            return False
-        # A task that was tried or rejected, and whose subtasks, if it was split, are settled, is tried again as it is:
-        # it is not split again, whatever became of its condition.
-        tried = execution.data.claims or execution.data.retries or execution.data.last_failure
-        settled = all(subtask.result is not None and not subtask.is_imported for subtask in execution.subtasks)
-        return not (tried and settled)
-
     async def _go_on(self, execution: TaskExecution) -> None:
         """Continue the task, depending on its state."""
-        if execution.state is Task.OPEN and execution.data.claims:
-            execution.session_id = await self._last_holder(execution.id)
-        elif execution.state in HELD:
+        if execution.state in HELD:
             if self._plan_run.lives(execution.session_id):
                 may_split = authorization.may_split(self._plan_run, execution)
                 self._plan_run.attach_session(execution, may_split=may_split)
             elif (why := await aborted_for(self._sup, execution.session_id)) is not None:
                 await self._pipeline.cancel(execution, CancelReason(why))
-        match execution.state:
-            case Task.OPEN if not self._is_untouched(execution):
-                self._queue(execution)
-            case Task.CLAIMED | Task.IN_PROGRESS if self._plan_run.lives(execution.session_id):
-                self._with_session(execution)
-            case Task.CLAIMED | Task.IN_PROGRESS:
-                await self._without_session(execution)
-            case Task.WAITING_FOR_SUBTASKS if execution.job is Job.RUNNING:
-                self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
-            case Task.FAILED:
-                if (error := await self._dead_letter(execution.id)) is not None:
-                    execution.ending = CancelReason(error, TaskEnd.FAILED)
-                    await self._pipeline.put_away(execution)  # it is settled before a command comes
+        elif execution.state in (Task.OPEN, Task.BLOCKED) and execution.session_id and execution.has_run:
+            await self._pipeline.put_away(execution)  # the supervisor may have died before that
+        elif execution.state is Task.FAILED and execution.data.dead_letter:
+            await self._pipeline.put_away(execution)  # it is settled before a command comes
+        is_at_work = execution.state in (Task.CLAIMED, Task.IN_PROGRESS)
+        if is_at_work and not self._plan_run.lives(execution.session_id):
+            await self._without_session(execution)
+        if execution.job is Job.RUNNING:  # its worker died with the supervisor, and another one takes the job
+            self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
         self._plan_run.look(execution)
         if execution.state is Task.BLOCKED:
             self._plan_run.publish(TaskReleased(execution))
-
-    async def _last_holder(self, task_id: str) -> str:
-        """Return the id of the session that claimed the task last; ``""`` if its record is in an archive."""
-        claims = [one for one in await records_of(self._sup.journal, task_id) if one.event == task.Claimed.name()]
-        return str(claims[-1].metadata["by"]) if claims else ""
-
-    # ------------------------------------------------------------------ it waits for a worker
-    def _queue(self, execution: TaskExecution, lead: TaskEvent | TakenAway = ORPHAN) -> None:
-        """Record *lead*, and make run and job wait for another worker."""
-        is_new = execution.run is TaskRun.PENDING and execution.job in (None, Job.PENDING) and not execution.is_delayed
-        self._plan_run.record(execution, lead)
-        if is_new:
-            self._plan_run.queue(execution, execution.task.depends_on)
-
-    # ------------------------------------------------------------------ its session goes on
-    def _with_session(self, execution: TaskExecution) -> None:
-        """Continue a task whose session goes on."""
-        if execution.run is TaskRun.IN_PROGRESS and execution.job is Job.RUNNING:
-            self._plan_run.record(execution, job.WorkerLost(error=ORPHANED))
-        elif execution.run not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING):
-            self._queue(execution)
 
     # ------------------------------------------------------------------ it is lost
     async def _without_session(self, execution: TaskExecution) -> None:
@@ -347,7 +291,7 @@ class PlanRecovery:
         above = execution.parent
         match how:
             case "failed" if execution.run is TaskRun.RETRYING:  # a plug-in wanted another attempt
-                self._queue(execution)
+                pass
             case "failed":  # its session had given up before the task had a record of that
                 given = Circumstances(orphaned_by=ORPHANED)  # what was tested is not there any more
                 await self._plan_run.advance(execution, SessionGaveUp(reason=error), given=given)
@@ -357,10 +301,9 @@ class PlanRecovery:
             case "limited" if limit is not None and execution.run is TaskRun.IN_PROGRESS:
                 await self._charge(execution, error, limit)
             case "limited" if execution.run is not TaskRun.VALIDATING:  # the attempt had been judged before the kill
-                self._queue(execution)
+                pass
             case _ if execution.state is Task.CLAIMED:
-                recovered = TransitionReason.ORPHAN_RECOVERED
-                await self._take_away(execution, task.Unclaimed(reason=ORPHANED, transition_reason=recovered))
+                await self._take_away(execution)
             case _:
                 await self._adopt(execution)
 
@@ -372,13 +315,11 @@ class PlanRecovery:
         await self._plan_run.advance(execution, failed, given=Circumstances(verdict=outcome.how))
         if execution.state is not Task.FAILED:
             await self._take_back(execution)
-            self._queue(execution)
 
-    async def _take_away(self, execution: TaskExecution, lead: TaskEvent) -> None:
-        """Record *lead*, with which a task whose session is lost waits for another worker; its work is saved before,
-        and then rolled back, if the plan says so."""
-        given = await self._plan_run.with_checkpoint(execution, lead)
-        self._plan_run.record(execution, lead, given=given)
+    async def _take_away(self, execution: TaskExecution) -> None:
+        """Let a task whose session is lost wait for another worker; its work is saved before, and then rolled back, if
+        the plan says so."""
+        await self._plan_run.advance(execution, Lost(reason=ORPHANED))
         await self._take_back(execution)
 
     async def _take_back(self, execution: TaskExecution) -> None:
@@ -395,13 +336,7 @@ class PlanRecovery:
                 done = task.Recovered(reason=COUNTS_AS_DONE, summary=execution.data.summary)
                 await self._plan_run.advance(execution, done, given=Circumstances(orphaned_by=ORPHANED))
             case "open" | "done" if execution.data.claims <= execution.data.max_retries:
-                recovered = TransitionReason.ORPHAN_RECOVERED
-                requeued = task.Requeued(reason=ORPHANED, transition_reason=recovered)
-                if execution.run is not TaskRun.VALIDATING:
-                    await self._take_away(execution, requeued)
-                    return
-                given = await self._plan_run.with_checkpoint(execution, requeued)
-                self._plan_run.open_again(execution, requeued, given)
+                await self._take_away(execution)
             case _:
                 await self._plan_run.advance(execution, task.RecoveryFailed(reason=ORPHANED))
 

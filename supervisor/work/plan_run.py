@@ -26,7 +26,7 @@ settled once (``result``), unless an operator resets the task; no work is begun 
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -39,20 +39,20 @@ from actors.machine import Event
 from actors.one_shot_event import OneShotEvent, first_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
-from supervisor.lifecycles.job import Job, SchedulerAssigned, WorkerStarted
+from supervisor.lifecycles.job import Job, WorkerStarted
 from supervisor.lifecycles.session import Session as SessionState
-from supervisor.lifecycles.task import Requeued, Retried, Task, TaskEnd, Unclaimed
+from supervisor.lifecycles.task import Retried, Task, TaskEnd
 from supervisor.lifecycles.task_cascade import (
     USUAL,
     CascadeStep,
     Circumstances,
+    Lost,
     Saved,
-    TakenAway,
     WorkersLost,
     step,
 )
-from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, HeldBy, ModelFailure, TimeLimit, TransitionReason
+from supervisor.lifecycles.task_run import TaskRun
+from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, HeldBy, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_request import AbortRequest
@@ -352,14 +352,11 @@ class PlanRun:
         Raises:
             Refused: a table does not allow an event; no entity has moved.
         """
-        self._move(execution, *leads, given=given)
-        self.look(execution)
-
-    def _move(self, execution: TaskExecution, *leads: Event, given: Circumstances = USUAL) -> None:
         found = self._decide(execution, leads, given)
         execution.apply(found.events)
         if found.uses_retry:
             self.budget = self.budget.spend() or self.budget
+        self.look(execution)
 
     def _decide(self, execution: TaskExecution, leads: tuple[Event, ...], given: Circumstances) -> CascadeStep:
         """Return the events *leads* and the events that follow from them, in the order of their records. Whether a
@@ -370,49 +367,23 @@ class PlanRun:
             can_probe=bool(self.budget.left) and not self.sup.stopping.is_set(),
             no_retry=given.no_retry or self.no_retry,
             draw=self._random.uniform(-1.0, 1.0),
+            completed_jobs=self._completed_jobs(execution),
+            limits=self.plan.task_lifecycle.value(),
         )
         return step(execution.states, *clean, given=given)
 
-    def open_again(self, execution: TaskExecution, lead: Event, given: Circumstances = USUAL) -> None:
-        """Record *lead* and what follows from it, and open a new run and a new job for the task. They wait for a
-        worker, or first for the end of the delay that *lead* imposes."""
-        with self.together():
-            self._move(execution, lead, given=given)
-            execution.checkpoint = execution.checkpoint or execution.last_checkpoint
-            execution.open_run(self.limits_of(execution))
-            execution.open_job()
-            if not execution.is_delayed:
-                self._move(execution, self._assigned(execution.task.depends_on))
-        self.look(execution)
-
     def delay_claim(self, execution: TaskExecution, reason: str) -> None:
         """Open a failed task again for its next claim, which follows after a delay that doubles with each claim."""
-        limits = msgspec.structs.replace(self.limits_of(execution), failures=execution.data.claims)
+        limits = msgspec.structs.replace(self.plan.task_lifecycle.value(), failures=execution.data.claims)
         delay_s = task_run.retry_delay_s(limits, 1.0 + self._random.uniform(-limits.jitter, limits.jitter))
-        self.open_again(execution, Retried(reason=reason, delay_s=delay_s))
+        self.record(execution, Retried(reason=reason, delay_s=delay_s))
 
-    def queue(self, execution: TaskExecution, needed: Iterable[str], *leads: Event) -> None:
-        """Record *leads*, and make the job of the task wait for a worker, after the jobs of the *needed* tasks. Open a
-        new job if there is none that waits."""
-        with self.together():
-            for lead in leads:
-                self._move(execution, lead)
-            if execution.job is not Job.PENDING:
-                execution.open_job()
-            self._move(execution, self._assigned(needed))
-        self.look(execution)
-
-    def _assigned(self, needed: Iterable[str]) -> SchedulerAssigned:
-        return SchedulerAssigned(depends_on=self.completed_jobs(needed))
-
-    def completed_jobs(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Return the ids of the jobs that completed the tasks with these *names*."""
-        jobs = (self.executions[name].completed_job for name in names)
-        return tuple(one for one in jobs if one)
-
-    def limits_of(self, execution: TaskExecution) -> TaskRunData:
-        """Return the limits of the task's next run, with the checkpoint from which the run begins."""
-        return checkpoints.with_checkpoint(execution, self.plan.task_lifecycle.value())
+    def _completed_jobs(self, execution: TaskExecution) -> tuple[str, ...]:
+        """Return the ids of the jobs that completed the tasks which *execution* waited for: its subtasks, or those that
+        it depends on."""
+        is_split = execution.state is Task.WAITING_FOR_SUBTASKS
+        needed = execution.subtasks if is_split else [self.executions[name] for name in execution.task.depends_on]
+        return tuple(one.completed_job for one in needed if one.completed_job)
 
     def lives(self, session_id: str) -> bool:
         """Return whether the session is live, not stopping, and so can be prompted."""
@@ -607,16 +578,11 @@ class PlanRun:
 
 
 def _loss_of(execution: TaskExecution) -> Event:
-    """Return the event that takes a task from a lost worker, or fails the task if too many workers were lost."""
-    state, recovered = execution.state, TransitionReason.ORPHAN_RECOVERED
-    if state in (Task.CLAIMED, Task.IN_PROGRESS) and execution.job_data.losses + 1 >= LOSSES_MAX:
+    """Return the decision that takes a task from a lost worker, or fails the task if too many workers were lost."""
+    if execution.state in (Task.CLAIMED, Task.IN_PROGRESS) and execution.job_data.losses + 1 >= LOSSES_MAX:
         error = f"its worker was lost {LOSSES_MAX} times, each time without heartbeats (workers.*.heartbeat_s, check_s)"
         return WorkersLost(reason=error)
-    if state is Task.CLAIMED:
-        return Unclaimed(reason=LOST, transition_reason=recovered)
-    if state is Task.IN_PROGRESS:
-        return Requeued(reason=LOST, transition_reason=recovered)
-    return TakenAway(reason=LOST)
+    return Lost(reason=LOST)
 
 
 def _kind_of(execution: TaskExecution) -> TaskKind | None:

@@ -336,6 +336,7 @@ class PlanRunner:
             async with anyio.create_task_group() as group:
                 self.plan_run.begin(group)
                 await self._begin(plan, recovery, continues, submission)
+                self.plan_run.worker_pool.end_left()
                 group.start_soon(self.scheduler.watch_stop)
                 group.start_soon(self._watch_journal)
                 # Not before: a task that recovery has not come to yet would look like one that was interrupted.

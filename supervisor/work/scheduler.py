@@ -18,16 +18,18 @@ import msgspec
 from actors.machine import Event
 from actors.one_shot_event import first_of
 from supervisor.diagnostics.state_times import WAITS_FOR_SLOT
-from supervisor.lifecycles import task, task_run
-from supervisor.lifecycles.job import Job, UserCancelled
+from supervisor.lifecycles import task
+from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.lifecycles.task_cascade import (
-    Circumstances,
     DelayEnded,
+    JobOpened,
     MakeAttempt,
     Merge,
     PutAway,
+    Ready,
     RunChecks,
+    RunOpened,
     StartAttempt,
     TaskEffect,
 )
@@ -164,12 +166,9 @@ class TaskScheduler:
         the probe that the task waited for cannot be paid."""
         if self._sup.stopping.is_set():
             self._cancel_all([execution], CancelReason(STOPPING))
-        elif execution.run is not TaskRun.CIRCUIT_OPEN:
-            self.try_now(execution)
-        elif not probes_left(execution.run_data, task_run.CooldownExpired()):
-            # The last probe was taken away, and is charged to nobody: another run takes its place.
-            self.plan_run.open_again(execution, UserCancelled(reason="its last probe was taken away"))
-        elif why := self.plan_run.spend_retry():
+            return
+        is_probe = execution.run is TaskRun.CIRCUIT_OPEN and probes_left(execution.run_data, DELAY_ENDED)
+        if is_probe and (why := self.plan_run.spend_retry()):
             self.pipeline.give_up(execution, why)
         else:
             self.try_now(execution)
@@ -177,8 +176,7 @@ class TaskScheduler:
     def try_now(self, execution: TaskExecution, lead: Event = DELAY_ENDED) -> None:
         """Record *lead*, with which the task need not wait any more. A task that was split meanwhile goes on waiting
         for its subtasks."""
-        given = Circumstances(completed_jobs=self.plan_run.completed_jobs(execution.task.depends_on))
-        self.plan_run.record(execution, lead, given=given)
+        self.plan_run.record(execution, lead)
         if execution.state is Task.WAITING_FOR_SUBTASKS:
             self.plan_run.publish(TaskReleased(execution))
 
@@ -241,9 +239,8 @@ class TaskScheduler:
             execution.checkpoint = plan_run.previous.again.get(execution.name)
         with plan_run.together():
             execution.open(plan_run.workstream.id, digest, planned=planned, cause=cause, before=before)
-            execution.open_run(plan_run.limits_of(execution))
-            if placed.task.when is None and not placed.task.optional:
-                execution.open_job()
+            has_job = placed.task.when is None and not placed.task.optional
+            execution.apply([RunOpened(limits=plan.task_lifecycle.value()), *([JobOpened()] if has_job else [])])
         return execution
 
     def _import_closed(self, execution: TaskExecution) -> bool:
@@ -321,21 +318,19 @@ class TaskScheduler:
         if execution.task.when is not None and (why := self._unmet(execution, execution.task.when)):
             self.pipeline.skip(execution, SkipCause.CONDITION_NOT_MET, why)
         elif execution.subtasks:
-            with plan_run.together():
-                if execution.job is None:
-                    execution.open_job()
-                plan_run.record(execution, task.Split(subtasks=execution.subtask_ids, reason="as the plan says"))
+            split = task.Split(subtasks=execution.subtask_ids, reason="as the plan says")
+            plan_run.record(execution, *([JobOpened()] if execution.job is None else []), split)
             self.blocked_tasks.watch(execution)
             self.consider_all((*execution.subtasks, execution))  # all subtasks may have been cancelled before
         elif self._sup.stopping.is_set():  # it came after `watch_stop` had cancelled the others
             self.pipeline.end(execution, CancelReason(STOPPING))
         else:
-            await self._assign(execution, execution.task.depends_on)
+            await self._assign(execution)
 
-    async def _assign(self, execution: TaskExecution, needed: Iterable[str]) -> None:
+    async def _assign(self, execution: TaskExecution) -> None:
         await plugin_policies.rank(self.plan_run, execution)
         if self._is_due(execution):  # it was not cancelled meanwhile
-            self.plan_run.queue(execution, needed)
+            self.plan_run.record(execution, Ready())
 
     async def _join(self, execution: TaskExecution) -> None:
         """Continue a task whose subtasks are all settled: do its own part, check the whole, or cancel the task."""
@@ -346,7 +341,7 @@ class TaskScheduler:
                 self.pipeline.end(execution, why, failed)
                 return
         if execution.job in (None, Job.PENDING):  # no job: it was split before it was known whether it is wanted
-            await self._assign(execution, [subtask.name for subtask in execution.subtasks])
+            await self._assign(execution)
         else:  # the check of the whole, or the claim of a worker, waited for its subtasks
             self.plan_run.look(execution)
 

@@ -72,6 +72,7 @@ class SharedScheduler:
             ActorStopped: the supervisor has ended.
         """
         self._plans[plan_id] = plan
+        self.set_limits()
         self.wake()  # its tasks were offered before
         if not self._is_started:
             self._is_started = True
@@ -96,6 +97,7 @@ class SharedScheduler:
             if (configured := self._sup.setups.configured) is not watched:  # limits may be higher then
                 configured.then(self.wake)
                 watched = configured
+                self.set_limits()
             self._claim()
             now_s = self._sup.journal_writer.clock.now()
             free_at_s = self.providers.free_at_s(now_s)
@@ -111,22 +113,24 @@ class SharedScheduler:
         if self._sup.suspended.is_set():  # what is queued is for the next daemon
             return
         now_s = self._sup.journal_writer.clock.now()
-        self.set_limits()
         # While the supervisor stops, no provider is asked: a task that is claimed then only learns that it ends.
         gate = (lambda provider: True) if self._sup.stopping.is_set() else self.providers.gate(now_s)
+        seekers = {plan_id: plan.seekers() for plan_id, plan in self._plans.items()}
         while True:
-            plan_of = {seeker: plan for plan in self._plans.values() for seeker in plan.seekers()}
-            claim = self.backlog.claim([*plan_of], now_s=now_s, lease_s=inf, gate=gate)
+            every = [seeker for of_plan in seekers.values() for seeker in of_plan]
+            claim = self.backlog.claim(every, now_s=now_s, lease_s=inf, gate=gate)
             if claim is None:
                 break
-            plan = next(plan for seeker, plan in plan_of.items() if seeker.worker_id == claim.worker_id)
-            plan.take(claim)
+            plan_id = next(seeker.plan for seeker in every if seeker.worker_id == claim.worker_id)
+            self._plans[plan_id].take(claim)
+            seekers[plan_id] = self._plans[plan_id].seekers()  # no claim changes the workers of another plan
         if self.backlog.limits.are_set:
             for plan in self._plans.values():
                 plan.note_limited()
 
     def set_limits(self) -> None:
-        """Read the limits on tasks at work: those of the settings and agents as they are now."""
+        """Read the limits on tasks at work: those of the settings and agents as they are now. They change with the
+        configuration, and with the runs that have agents of their own."""
         agents = dict(self._sup.setups.session_limits)
         for run, setup in self._sup.setups.of_runs.items():
             own = {agent_of_run(run, name): profile.max_sessions for name, profile in setup.agents.items()}

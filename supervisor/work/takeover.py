@@ -18,7 +18,7 @@ from supervisor.ports import EntityRow, JournalError
 from supervisor.runtime.entity import Entity
 from supervisor.sessions.restore import Recovered
 from supervisor.sessions.takeover import Choice
-from supervisor.work.end_of_work import at_rest, end_work, holders_of_tasks, left_over
+from supervisor.work.end_of_work import at_rest, end_work, holders_of_tasks, left_over, let_go
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
 """Function that returns, given all entities of the journal, the ids of the sessions and tasks that may be continued."""
@@ -43,7 +43,7 @@ async def take_over(sup: SupervisorCore, rows: Sequence[EntityRow], choose: Choo
     among, rests = None if choose is None else choose(rows), at_rest(rows)
     live = [row for row in rows if not row.ended and row.id not in rests]
     holders = holders_of_tasks(live)
-    choice = Choice(among, left_over(rows), holders)
+    choice = Choice(among, left_over(rows) | let_go(rows), holders)
     recovery = await sup.takeover.restore(rows, live, holders, choice)
     await end_work(sup.registry, [one for one in recovery.others if not _stays(one, choice)])
     recovered = await sup.takeover.finish(recovery)

@@ -9,16 +9,18 @@ meanwhile does not receive the reply, but the command is carried out to its end.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any
 
 import anyio
 
+from actors.machine import Event
 from actors.one_shot_event import first_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
 from supervisor.lifecycles.job import Job
-from supervisor.lifecycles.task import TASK, Task, TaskEnd
-from supervisor.lifecycles.task_run import RUN, TaskRun
+from supervisor.lifecycles.task import Task, TaskEnd
+from supervisor.lifecycles.task_refusals import refusal
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.splitting import plain_subtasks, with_subtasks
@@ -32,20 +34,6 @@ from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of
 from supervisor.work.scheduler import TaskScheduler
 from supervisor.work.task_execution import CancelReason, TaskExecution
-
-_VERBS: Final[Mapping[type[task.TaskEvent], Verb]] = {
-    task.Approved: Verb.APPROVE,
-    task.ApprovalGranted: Verb.APPROVE,
-    task.Rejected: Verb.REJECT,
-    task.ApprovalDenied: Verb.REJECT,
-    task.Requeued: Verb.REQUEUE,
-    task.Unclaimed: Verb.UNCLAIM,
-    task.Cancelled: Verb.CANCEL,
-    task.Split: Verb.SPLIT,
-    task.Blocked: Verb.BLOCK,
-    task.Unblocked: Verb.UNBLOCK,
-}
-"""Commands, by the event that a command sends to its task."""
 
 
 class CommandRequest:
@@ -210,9 +198,6 @@ class TaskCommands:
             request = CommandRequest(self._execution_of(entity_id), by, reason, cause)
             if not self.scheduler.plan_run.running:
                 raise Refused(f"the run of task {request.execution.name!r} has ended; run the plan again")
-            if request.execution.is_checked and verb is not Verb.CANCEL:
-                words = "is done, and its work is being checked; wait for that, or cancel it"
-                raise Refused(f"task {request.execution.name!r} {words}")
             try:
                 effect = await do(request)
             except BaseException:
@@ -245,32 +230,33 @@ class TaskCommands:
         raise Refused(f"{entity_id} has ended under an earlier supervisor")
 
     @staticmethod
-    def _refuse(execution: TaskExecution, event: task.TaskEvent) -> NoReturn:
-        """Refuse the command that *event* carries out: the state of the task does not allow the event, or the command
-        comes at the wrong moment. The refusal is recorded for the command, so the table need not record one too."""
-        allowed, state = TASK.allowed(execution.state), execution.state.value
-        if type(event) in allowed:
-            raise Refused(f"task {execution.name!r} is {state}, and is about to go on by itself; ask again")
-        possible = sorted({verb.value for kind, verb in _VERBS.items() if kind in allowed})
-        if not possible:
-            raise Refused(f"task {execution.name!r} has ended ({state}): no command changes it")
-        asked = _VERBS[type(event)].value
-        raise Refused(f"task {execution.name!r} is {state}: {asked} is not possible now, only {', '.join(possible)}")
+    def _check(execution: TaskExecution, lead: Event) -> None:
+        """Check that the states of the task allow *lead*. (The refusal is recorded for the command, so the table need
+        not record one too.)
+
+        Raises:
+            Refused: they do not.
+        """
+        if why := refusal(execution.states, lead, execution.resources):
+            raise Refused(f"task {execution.name!r} {why}")
+
+    def _lead(self, request: CommandRequest, lead: Event) -> CommandEffect:
+        """Record the event of a command, and what follows from it."""
+        self._check(request.execution, lead)
+        request.begin()
+        self.scheduler.plan_run.record(request.execution, lead)
+        return CommandEffect(request.execution.state.value)
 
     # ------------------------------------------------------------------ approvals
     async def _approve(self, request: CommandRequest) -> CommandEffect:
-        execution, plan_run = request.execution, self.scheduler.plan_run
-        if execution.state is Task.PENDING_APPROVAL and not execution.data.approved_by:
-            request.begin()
-            plan_run.record(execution, task.ApprovalGiven(by=request.by, reason=request.words("approved")))
+        execution, reason = request.execution, request.words("approved")
+        if execution.state is Task.PENDING_APPROVAL:
+            self._lead(request, task.ApprovalGiven(by=request.by, reason=reason))
             await execution.recorded()
             return await self._merged(execution)
-        if task.Approved not in TASK.allowed(execution.state):
-            self._refuse(execution, task.ApprovalGranted(by=request.by))
-        request.begin()
-        plan_run.record(execution, task.Approved(reason=request.words("approved")))
+        effect = self._lead(request, task.Approved(reason=reason))
         self.scheduler.consider_all([execution])
-        return CommandEffect(Task.OPEN.value)
+        return effect
 
     async def _merged(self, execution: TaskExecution) -> CommandEffect:
         """Wait until the work of an approved task is merged, or cannot be merged, which denies the approval.
@@ -289,12 +275,9 @@ class TaskCommands:
 
     async def _reject(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
-        if execution.state is Task.PENDING_APPROVAL and not execution.data.approved_by:
-            request.begin()
-            self.scheduler.pipeline.deny(execution, request.by, request.reason)
-            return CommandEffect(Task.FAILED.value)
-        if task.Rejected not in TASK.allowed(execution.state):
-            self._refuse(execution, task.ApprovalDenied(by=request.by))
+        if execution.state is Task.PENDING_APPROVAL:
+            return self._lead(request, self.scheduler.pipeline.denial(request.by, request.reason))
+        self._check(execution, task.Rejected())
         request.begin()
         self.scheduler.pipeline.end(execution, CancelReason(request.words("rejected"), TaskEnd.REJECTED))
         return CommandEffect(Task.CANCELLED.value)
@@ -319,10 +302,10 @@ class TaskCommands:
             request.begin()
             self.scheduler.try_now(execution)
             return CommandEffect(execution.run.value)
-        if task_run.ManualReset not in RUN.allowed(execution.run):
-            raise Refused(f"task {execution.name!r} needs no reset: its run is {execution.run.value}, not given up")
+        reset = task_run.ManualReset(by=request.by)
+        self._check(execution, reset)
         request.begin()
-        self.scheduler.try_now(execution, task_run.ManualReset(by=request.by))
+        self.scheduler.try_now(execution, reset)
         return CommandEffect(TaskRun.PENDING.value)
 
     async def _reopen(self, request: CommandRequest) -> CommandEffect:
@@ -330,14 +313,12 @@ class TaskCommands:
         execution, plan_run = request.execution, self.scheduler.plan_run
         if execution.result is None or plan_run.workstream.state in WORKSTREAM.terminal:
             raise Refused(f"task {execution.name!r} has failed with its workstream, or is about to be tried again")
-        request.begin()
         reopened = task.Reopened(by=request.by, reason=request.words("reset"))
+        self._check(execution, reopened)
+        request.begin()
         plan_run.unsettle(execution)
         plan_run.backlog.reopen(execution.id)
-        if execution.has_run and execution.run is TaskRun.CIRCUIT_OPEN:
-            plan_run.queue(execution, execution.task.depends_on, reopened)
-        else:  # an earlier supervisor may have ended it
-            plan_run.open_again(execution, reopened)
+        plan_run.record(execution, reopened)
         await execution.recorded()
         self._check_not_given_up(execution)
         return CommandEffect(Task.OPEN.value)
@@ -349,36 +330,22 @@ class TaskCommands:
             raise Refused(f"nothing is done of task {execution.name!r} any more: its plan {how}")
 
     async def _requeue(self, request: CommandRequest) -> CommandEffect:
-        await self._take_away(request, Task.IN_PROGRESS, task.Requeued(reason=request.words("taken away")))
-        return CommandEffect(Task.OPEN.value)
+        return self._lead(request, task.Requeued(reason=request.words("taken away")))
 
     async def _unclaim(self, request: CommandRequest) -> CommandEffect:
-        await self._take_away(request, Task.CLAIMED, task.Unclaimed(reason=request.words("taken away")))
-        return CommandEffect(Task.OPEN.value)
-
-    async def _take_away(self, request: CommandRequest, state: Task, lead: task.TaskEvent) -> None:
-        execution = request.execution
-        if execution.state is not state:
-            self._refuse(execution, lead)
-        request.begin()
-        self.scheduler.plan_run.record(execution, lead)
+        return self._lead(request, task.Unclaimed(reason=request.words("taken away")))
 
     # ------------------------------------------------------------------ blocked
     async def _block(self, request: CommandRequest, on: Sequence[str]) -> CommandEffect:
         execution = request.execution
         waits_for = self.scheduler.blocked_tasks.named(execution, on)
-        blocked = task.Blocked(on=waits_for, reason=request.words("blocked"))
-        if task.Blocked not in TASK.allowed(execution.state):
-            self._refuse(execution, blocked)
-        request.begin()
-        self.scheduler.plan_run.record(execution, blocked)
+        effect = self._lead(request, task.Blocked(on=waits_for, reason=request.words("blocked")))
         self.scheduler.blocked_tasks.look_at(execution)
-        return CommandEffect(Task.BLOCKED.value)
+        return effect
 
     async def _unblock(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
-        if execution.state is not Task.BLOCKED:
-            self._refuse(execution, task.Unblocked())
+        self._check(execution, task.Unblocked())
         request.begin()
         self.scheduler.blocked_tasks.unblock(execution, request.words("unblocked"))
         return CommandEffect(Task.OPEN.value)
@@ -386,8 +353,7 @@ class TaskCommands:
     # ------------------------------------------------------------------ no more tries
     async def _cancel(self, request: CommandRequest) -> CommandEffect:
         execution = request.execution
-        if execution.result is not None or task.Cancelled not in TASK.allowed(execution.state):
-            self._refuse(execution, task.Cancelled())
+        self._check(execution, task.Cancelled())
         why = CancelReason(request.words("aborted"), actor=request.by)
         await self.scheduler.cancel(execution, why, request.begin)
         self._check_not_given_up(execution)
@@ -400,9 +366,7 @@ class TaskCommands:
     # ------------------------------------------------------------------ subtasks
     async def _split(self, request: CommandRequest, subtasks: Sequence[TaskConfig]) -> CommandEffect:
         execution, plan_run = request.execution, self.scheduler.plan_run
-        about_to_claim = execution.state is Task.OPEN and execution.job is Job.RUNNING
-        if about_to_claim or task.Split not in TASK.allowed(execution.state):
-            self._refuse(execution, task.Split(subtasks=()))
+        self._check(execution, task.Split(subtasks=()))
         if TasksAdded not in WORKSTREAM.allowed(plan_run.workstream.state):
             raise Refused(f"task {execution.name!r} is not split: its workstream is {plan_run.workstream.state.value}")
         self._check_begun_above(execution)

@@ -14,6 +14,7 @@ Example: ``plan_run.record(execution, TestsPassed())`` moves the run, the job an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import anyio
@@ -26,7 +27,7 @@ from supervisor.lifecycles.entity_types import TASK_KIND
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
-from supervisor.lifecycles.task_cascade import RunChecks, TaskResources, TaskStates
+from supervisor.lifecycles.task_cascade import Birth, RunOpened, TaskResources, TaskStates
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
 from supervisor.lifecycles.types import BEGINNING, RecordId
 from supervisor.plans.tasks import TaskConfig
@@ -90,8 +91,7 @@ class TaskExecution:
         self.claim: Claim | None = None
         """The claim whose worker has a slot reserved for the task."""
         self.ending: CancelReason | None = None
-        """Reason for which the task was cancelled or skipped, or was settled as failed under an earlier supervisor, for
-        its result; ``None`` if it was not."""
+        """Reason for which the task was cancelled or skipped, for its result; ``None`` if it was not."""
         self.result: TaskResult | None = None
         self.settled = OneShotEvent()
         self.seq: RecordId | None = None
@@ -309,11 +309,6 @@ class TaskExecution:
         return bool(self.data.claimed_by if self.is_opened else self.session_id)
 
     @property
-    def is_checked(self) -> bool:
-        """Whether the work of the task's session, or of its subtasks, is being tested or reviewed."""
-        return isinstance(self.entity.pending, RunChecks)
-
-    @property
     def needed(self) -> tuple[str, ...]:
         """Names of the tasks that must be settled before the task can begin."""
         when = self.task.when.task if self.task.when is not None else None
@@ -349,7 +344,9 @@ class TaskExecution:
         has_findings = outcome == "failed" and self.is_opened and self.data.has_findings
         findings = self.data.failure if has_findings else ""
         rest = self.data.rest if self.is_opened else ""
-        return TaskResult(self.name, self.session_id, outcome, redact(error), took_s, rest, remarks, findings=findings)
+        # A session that was ended before its claim was on record is not the task's.
+        by = (self.data.last_claimed_by if self.is_opened else "") or self.session_id
+        return TaskResult(self.name, by, outcome, redact(error), took_s, rest, remarks, findings=findings)
 
     @staticmethod
     def _opened(entity: Entity | None) -> Entity:
@@ -391,12 +388,15 @@ class TaskExecution:
         registry = self._sup.registry
         return TaskEntity(registry, task, run, job, lambda: self.resources, self.perform, self.end_delay)
 
-    def open_run(self, limits: TaskRunData) -> None:
-        """Create the run for the next claim."""
+    def _open_run(self, limits: TaskRunData) -> None:
+        """Create the run for the next claim; it begins from the checkpoint that the run before it leaves."""
+        found, self.checkpoint = self.checkpoint or self.last_checkpoint, None
+        if found is not None:
+            limits = replace(limits, resumed_from=found.run, resumed_at=found.saved_as)
         wanted = self._sup.registry.names.new(f"{self.id}:run", below=self.data.workstream)
         self.entity.open_run(wanted, TaskRun.PENDING, replace(limits, task=self.id), self.cause)
 
-    def open_job(self) -> None:
+    def _open_job(self) -> None:
         """Create the job of the run."""
         limits = self.run_data
         data = JobData(
@@ -420,7 +420,8 @@ class TaskExecution:
         """Continue the entities that an earlier supervisor created."""
         self._entity = self._entity_of(task, run, job)
         self.is_rolled_back = run is None or TaskRun(run.state) not in (TaskRun.IN_PROGRESS, TaskRun.VALIDATING)
-        self.session_id = task.data.claimed_by
+        data: TaskData = task.data
+        self.session_id = data.last_claimed_by if Task(task.state) is Task.OPEN else data.claimed_by
 
     # ------------------------------------------------------------------ claims
     def begin_claim(self, claim: Claim) -> None:
@@ -436,12 +437,22 @@ class TaskExecution:
         return self.entity.states
 
     def apply(self, events: Sequence[Event]) -> None:
-        """Append the records of the *events* of one decision: each moves the task, its run or its job.
+        """Append the records of the *events* of one decision: each moves the task, its run or its job, or begins a new
+        run or job.
 
         Raises:
             Refused: a table does not allow an event; no entity has moved.
         """
-        self.seq = self.entity.move(events, self.cause) or self.seq
+        with self._sup.journal_writer.together():
+            for is_birth, group in groupby(events, lambda one: isinstance(one, Birth)):
+                if not is_birth:
+                    self.seq = self.entity.move([*group], self.cause) or self.seq
+                    continue
+                for birth in group:
+                    if isinstance(birth, RunOpened):
+                        self._open_run(birth.limits)
+                    else:
+                        self._open_job()
 
     async def recorded(self) -> None:
         """Wait until the records are durable, even if the caller is cancelled: a command that received its reply is on

@@ -16,9 +16,9 @@ from math import inf
 from typing import Any, NamedTuple, TypeAlias
 
 import anyio
+import msgspec
 
 from actors import Lane
-from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
 from supervisor.host.supervision import SupervisorCore
@@ -31,16 +31,18 @@ from supervisor.lifecycles.worker import (
     MaxTimeoutExceeded,
     RegistrationComplete,
     ShutdownRequested,
+    SupervisorLost,
     TaskAssigned,
     TaskCompleted,
     Worker,
     WorkerData,
+    WorkerEvent,
 )
 from supervisor.plans.agents import WorkerConfig
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.work.end_of_work import end_of_worker
+from supervisor.sessions.restore import WHY
 
 ACTOR = "pool"
 LOCAL = "local"
@@ -98,6 +100,8 @@ class _Worker:
         """Set when the return of the lost worker is recorded; ``None`` while no return is under way."""
         self.beat_s = self.looked_s = now_s
         """Times of the worker's last heartbeat and of its last check, in seconds of the timers' clock."""
+        self.last_heartbeat_at: float | None = None
+        """Time of the last heartbeat by the journal's clock; ``None`` before the first."""
         self.missed = 0
         self.timer: Timer | None = None
         self.registered = OneShotEvent()
@@ -143,6 +147,7 @@ class WorkerPool:
         self._left: list[Entity] = []
         """Workers of an earlier supervisor that this pool still has to shut down."""
         self._ended_left: set[str] = set()
+        self._ending_left: list[OneShotEvent] = []
         self._stopped = False
 
     # ------------------------------------------------------------------ beginning and end
@@ -154,7 +159,7 @@ class WorkerPool:
         """
         self._parent_id = parent_id
         for entity in [one for one in self._registry.entities.values() if self._is_left(one)]:
-            await self._end_most_of(entity)
+            self._take_left(entity)
         for name, config in self._named.items():
             self._hire(_WorkerSpec(name, config, everything=False), cause)
         if not self._named:
@@ -172,7 +177,8 @@ class WorkerPool:
             if worker.returning is not None:
                 await worker.returning.wait()
             self._end(worker)
-        for over in [*[worker.over for worker in self._workers.values()], *self._end_all_left()]:
+        self.end_left()
+        for over in [*[worker.over for worker in self._workers.values()], *self._ending_left]:
             await over.wait()
 
     def stop_waiting(self) -> None:
@@ -180,7 +186,7 @@ class WorkerPool:
         can be written."""
         for worker in [*self._workers.values()]:
             self._end(worker)
-        self._end_all_left()
+        self.end_left()
 
     def _end(self, worker: _Worker) -> None:
         self._let_all_go(worker)
@@ -188,10 +194,11 @@ class WorkerPool:
             worker.ending = True
             self._record(worker, ShutdownRequested(reason="nothing is left to do"))
 
-    def _end_all_left(self) -> list[OneShotEvent]:
+    def end_left(self) -> None:
+        """Shut down the workers of earlier supervisors, whose tasks have been taken over: they hold no job any more."""
         left, self._left = self._left, []
         self._ended_left |= {one.id for one in left}
-        return [self._end_left(entity) for entity in left]
+        self._ending_left += [self._end_left(entity) for entity in left]
 
     @property
     def left(self) -> set[str]:
@@ -201,19 +208,15 @@ class WorkerPool:
     def _is_left(self, entity: Entity) -> bool:
         return entity.kind is Kind.WORKER and entity.parent_id == self._parent_id
 
-    async def _end_most_of(self, entity: Entity) -> None:
-        """Record that a worker died with its supervisor, except for the last record, which is made when the worker
-        holds no task any more."""
+    def _take_left(self, entity: Entity) -> None:
+        """Keep a worker of an earlier supervisor, to end it when it holds no task any more."""
         self._left.append(entity)
         self._sup.recovered_work.work.discard(entity.id)
-        for event in end_of_worker(entity)[:-1]:
-            await self._registry.post(entity.id, event, cause=Cause(entity.born_seq, None, ACTOR))
 
     def _end_left(self, entity: Entity) -> OneShotEvent:
         over = self._remove_at_its_end(entity)
-        self._registry.send(
-            entity.id, end_of_worker(entity)[-1], cause=Cause(entity.born_seq, None, ACTOR), lane=Lane.NORMAL
-        )
+        cause = Cause(entity.born_seq, None, ACTOR)
+        self._registry.send(entity.id, SupervisorLost(reason=WHY), cause=cause, lane=Lane.NORMAL)
         return over
 
     def _let_all_go(self, worker: _Worker) -> None:
@@ -396,6 +399,7 @@ class WorkerPool:
             return False
         # Reset here: a beat at the instant of a check does not count for the next one.
         worker.beat_s, worker.missed = self._timers.now(), 0
+        worker.last_heartbeat_at = round(self._sup.journal_writer.clock.now(), 3)
         self._take_back(worker)
         return True
 
@@ -465,14 +469,15 @@ class WorkerPool:
         self._on_free()
 
     # ------------------------------------------------------------------ records
-    def _record(self, worker: _Worker, event: Event, cause: Cause | None = None) -> None:
+    def _record(self, worker: _Worker, event: WorkerEvent, cause: Cause | None = None) -> None:
         """Append the worker's next record, without waiting for the journal."""
+        event = msgspec.structs.replace(event, last_heartbeat_at=worker.last_heartbeat_at)
         try:
             worker.seq = self._registry.apply((worker.id, event), cause=cause or Cause(worker.seq, None, ACTOR)).seq
         except (NoSuchEntity, Refused) as error:  # the task goes on: the pool counts the slots by itself
             _log.error("the record of a worker could not be made", worker=worker.id, error=str(error))
 
-    async def _post(self, worker: _Worker, event: Event, cause: Cause | None = None) -> None:
+    async def _post(self, worker: _Worker, event: WorkerEvent, cause: Cause | None = None) -> None:
         """Append the worker's next record, and wait until it is durable, even if the caller is cancelled."""
         self._record(worker, event, cause)
         with anyio.CancelScope(shield=True):

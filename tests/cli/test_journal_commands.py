@@ -319,4 +319,5 @@ def test_a_run_of_a_workstream_is_a_task_of_the_specification(tmp_path: Path) ->
     told = dict(zip(TASK_STATES, row, strict=True))
     assert (told["workstream_id"], told["circuit_state"], told["error_count"]) == ("ws", "OPEN", 4)
     assert (told["execution_duration_ms"], told["validation_duration_ms"], told["last_error"]) == (1000, 4000, "no")
+    assert told["total_duration_ms"] == 6000, "a run whose circuit is open has ended, until somebody resets it"
     assert [*rows(tmp_path / "journal.db", "SELECT id, state FROM workstreams")] == [("ws", "executing")]

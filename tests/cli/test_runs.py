@@ -129,3 +129,15 @@ def test_a_run_that_goes_on_is_reported_until_now(tmp_path: Path) -> None:
         assert (listed["state"], listed["outcome"], listed["supervised"]) == ("executing", "", False)
         assert "interrupted (executing)" in cli("runs", "--state-dir", one.state_dir).out
         assert cli("report", "--state-dir", one.state_dir).out.startswith("run r1 of plan: interrupted (executing), 1")
+
+
+def test_metrics_of_the_states_of_runs(ended: tuple[Path, str]) -> None:
+    """`metrics states` counts the visits of each state; an unknown machine is refused with those that there are."""
+    state, _ = ended
+    found = {one["state"]: one for one in cli("metrics", "states", "--json", "--state-dir", state).json}
+    assert found["PENDING"]["visits"] >= 3
+    assert (found["COMPLETED"]["succeeded"], found["CIRCUIT_OPEN"]["succeeded"]) == (1.0, 0.0)
+    assert cli("metrics", "states", "task", "--state-dir", state).out.startswith("MACHINE")
+    refused = cli("metrics", "states", "tasks", "--state-dir", state)
+    assert refused.status == 2
+    assert "'workstream'" in refused.err

@@ -2,9 +2,10 @@
 
 ``python -m tests.crash.daemon --kills N``. Three plans are submitted with keys, from directories of their own, and five
 sessions are started. After each kill the daemon is started again, and every plan is submitted again with its key, as a
-script would that does not know whether its request arrived. Every fifth daemon is stopped by SIGTERM instead. In the
-end every run must be completed: each task has one entity and one completed job, the runs are those of the first
-replies, and each session has ended its prompt. No plan is kept that has ended.
+script would that does not know whether its request arrived. Whatever has ended meanwhile is followed by another of its
+kind, so that three plans and five sessions are under way at each kill. Every fifth daemon is stopped by SIGTERM
+instead. In the end every run must be completed: each task has one entity and one completed job, the runs are those of
+the first replies, and each session has ended each prompt. No plan is kept that has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import anyio
 
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import ControlError, NotRunning
-from supervisor.control.requests import Request, Start, Submit
+from supervisor.control.requests import Prompt, Request, Start, Submit
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from tests.support import check_records
@@ -38,6 +39,10 @@ UNTIL_KILLED_S = (0.0, 2.5)
 """Bounds of the time from the submissions to the kill."""
 PLANS = ("x", "y", "z")
 SESSIONS = 5
+WORK = "@run sleep 3"
+"""Prompt of a session: longer than until the kill."""
+IDLE = "SessionComplete"
+"""State of a session that waits for a prompt."""
 SECRET = "a-secret-of-the-crash-test"
 CONFIG = "agents: {a: {adapter: scripted}}\nrecovery: {sessions: restart}\nmax_sessions_total: 8\n"
 EVERY_STOPPED = 5
@@ -50,18 +55,22 @@ class Account:
         self.folder = folder
         self.state = StateDir(folder / "sd")
         self.runs: dict[str, str] = {}
+        self.plans = dict.fromkeys(PLANS, 0)
+        """Number of the plan that is under way in each directory."""
         self.sessions: set[str] = set()
+        self.under_way: list[tuple[int, int]] = []
+        """Numbers of runs and of sessions at work before each kill."""
         self.faults: list[str] = []
 
 
-def plan_of(count: int) -> dict[str, Any]:
-    """Return a plan of *count* tasks, each of which appends its name to a file."""
+def plan_of(count: int, key: str) -> dict[str, Any]:
+    """Return a plan of *count* tasks, each of which appends its name to a file with the *key* in its name."""
     work = 'sleep 0.2; test -n "$API_KEY" && echo {name} >> {name}'
     tasks: list[dict[str, Any]] = []
     for number in range(count):
         name = f"t{number}"
         needed = {"depends_on": [f"t{number - 3}"]} if number % 3 == 2 and number > 3 else {}
-        prompt = work.format(name=name)
+        prompt = work.format(name=f"{key}-{name}")
         tasks.append({"id": name, "agent": "w", "prompt": prompt, "max_retries": 1000, **needed})
     return {"agents": {"w": {"adapter": "command", "command": ["sh", "-c", "{prompt}"]}}, "tasks": tasks}
 
@@ -91,17 +100,38 @@ def ask(account: Account, asked: Request) -> dict[str, Any]:
     return anyio.run(answers_to, account.state.control_socket, asked)[0]
 
 
-def submit_all(account: Account, count: int) -> None:
-    """Submit each plan with its key, and start the sessions that no daemon has acknowledged yet."""
-    for key in PLANS:
-        directory = str(account.folder / key)
-        asked = Submit(plan=plan_of(count), directory=directory, environment={"API_KEY": SECRET}, key=key)
+def submit_all(account: Account, count: int, *, more: bool) -> None:
+    """Submit each plan with its key, and start the sessions that no daemon has acknowledged yet. With *more* begin
+    another plan where one has ended, and give each session that has nothing to do another prompt."""
+    states = states_of(account)
+    for folder in PLANS:
+        key = f"{folder}{account.plans[folder]}"
+        if more and states.get(account.runs.get(key, ""), (False, ""))[0]:
+            account.plans[folder] += 1
+            key = f"{folder}{account.plans[folder]}"
+        directory = str(account.folder / folder)
+        asked = Submit(plan=plan_of(count, key), directory=directory, environment={"API_KEY": SECRET}, key=key)
         run = ask(account, asked)["run"]
         if account.runs.setdefault(key, run) != run:
             account.faults.append(f"the key {key} was run {account.runs[key]}, and is {run}")
     while len(account.sessions) < SESSIONS:
-        started = ask(account, Start(name=f"s{len(account.sessions)}", agent="a", prompt="@run sleep 0.5"))
+        started = ask(account, Start(name=f"s{len(account.sessions)}", agent="a", prompt=WORK))
         account.sessions.add(str(started["session"]))
+    for session in sorted(account.sessions) if more else ():
+        if states.get(session, (False, ""))[1] == IDLE:
+            ask(account, Prompt(id=session, text=WORK))
+
+
+def states_of(account: Account) -> dict[str, tuple[bool, str]]:
+    """Return of each entity whether it has ended, and its state."""
+    with JournalReader(account.state.journal) as journal:
+        return {row.id: (row.ended, row.state) for row in journal.entities()}
+
+
+def note_under_way(account: Account) -> None:
+    states = states_of(account)
+    runs = sum(not states.get(run, (False, ""))[0] for run in account.runs.values())
+    account.under_way.append((runs, sum(states.get(one, (False, ""))[1] != IDLE for one in account.sessions)))
 
 
 def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[str, Any]:
@@ -114,8 +144,9 @@ def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[s
     for number in range(kills):
         process = start(account)
         try:
-            submit_all(account, count)
+            submit_all(account, count, more=True)
             time.sleep(chance.uniform(*UNTIL_KILLED_S))
+            note_under_way(account)
             is_stopped = number % EVERY_STOPPED == EVERY_STOPPED - 1
             process.send_signal(signal.SIGTERM if is_stopped else signal.SIGKILL)
             status = process.wait(LONGEST_S)
@@ -129,7 +160,7 @@ def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[s
             process.wait()
     process = start(account)
     try:
-        submit_all(account, count)
+        submit_all(account, count, more=False)
         await_ends(account)
         process.send_signal(signal.SIGTERM)
         process.wait(LONGEST_S)
@@ -137,16 +168,22 @@ def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[s
         process.kill()
         process.wait()
     check(account, count)
-    return {"kills": kills - stopped, "stops": stopped, "runs": sorted(account.runs.values()), "faults": account.faults}
+    return {
+        "kills": kills - stopped,
+        "stops": stopped,
+        "runs": len(account.runs),
+        "runs_under_way": [min(one[0] for one in account.under_way), max(one[0] for one in account.under_way)],
+        "sessions_under_way": [min(one[1] for one in account.under_way), max(one[1] for one in account.under_way)],
+        "faults": account.faults,
+    }
 
 
 def await_ends(account: Account) -> None:
     until = time.monotonic() + LONGEST_S
     while time.monotonic() < until:
-        with JournalReader(account.state.journal) as journal:
-            states = {row.id: (row.ended, row.state) for row in journal.entities()}
+        states = states_of(account)
         runs = all(states[run][0] for run in account.runs.values())
-        if runs and all(states[one][0] or states[one][1] == "SessionComplete" for one in account.sessions):
+        if runs and all(states[one][0] or states[one][1] == IDLE for one in account.sessions):
             return
         time.sleep(0.2)
     account.faults.append(f"not all has ended: {states}")
@@ -164,14 +201,14 @@ def check(account: Account, count: int) -> None:
     states = {row.id: row.state for row in rows}
     if wrong := {run: states[run] for run in account.runs.values() if states[run] != "completed"}:
         account.faults.append(f"runs that were not completed: {wrong}")
-    if (runs := sum(row.kind == "workstream" for row in rows)) != len(PLANS):
-        account.faults.append(f"{runs} runs, and {len(PLANS)} plans")
+    if (runs := sum(row.kind == "workstream" for row in rows)) != len(account.runs):
+        account.faults.append(f"{runs} runs, and {len(account.runs)} plans")
     tasks = {row.id for row in rows if row.kind == "task"}
     jobs = Counter(row.parent_id for row in rows if row.kind == "job" and row.state == "completed")
-    if set(jobs) != tasks or set(jobs.values()) != {1} or len(tasks) != len(PLANS) * count:
+    if set(jobs) != tasks or set(jobs.values()) != {1} or len(tasks) != len(account.runs) * count:
         account.faults.append(f"tasks with other than one completed job: {[one for one in tasks if jobs[one] != 1]}")
-    written = {(key, one.name) for key in PLANS for one in (account.folder / key).glob("t*")}
-    if len(written) != len(PLANS) * count:
+    written = {one.name for folder in PLANS for one in (account.folder / folder).iterdir()}
+    if len(written) != len(account.runs) * count:
         account.faults.append(f"{len(written)} files of tasks")
     if left := list(account.state.submissions.iterdir()):
         account.faults.append(f"plans are kept: {left}")

@@ -23,7 +23,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, RecoveryConfig, Settings
 from tests import support
-from tests.support import DEADLINE_S, check_records, git, reap_all, running_program, wait_for_record
+from tests.support import DEADLINE_S, check_records, git, reap_all, running_program, states_of, wait_for_record
 
 pytestmark = [
     pytest.mark.anyio,
@@ -395,10 +395,13 @@ async def test_a_changed_plan_keeps_its_finished_tasks(tmp_path: Path, anyio_bac
 async def test_an_orphan_goes_by_policy(
     tmp_path: Path, anyio_backend: str, orphans: str, path: list[str], status: int
 ) -> None:
-    """A task whose session is lost by a crash is opened again, failed or closed, as ``recovery.orphans`` says."""
+    """A task whose session is lost by a crash is opened again, failed or closed, as ``recovery.orphans`` says. What
+    opens the task has the reason ``orphan_recovered``."""
     await anyio.to_thread.run_sync(partial(interrupted_run, tmp_path, anyio_backend, orphans=orphans, memory=False))
     done = await anyio.to_thread.run_sync(second_run, tmp_path, anyio_backend)
     await reap_all()
     assert done.returncode == status, done.stderr
-    moves = [one for one in read_records(tmp_path) if one.entity_id == "r1#second" and one.outcome == "transition"]
-    assert [one.to_status for one in moves] == path
+    records = read_records(tmp_path)
+    assert states_of(records, "r1#second")[1:] == path
+    reasons = [one.transition_reason for one in records if one.entity_id == "r1#second" and one.event == "requeued"]
+    assert reasons == ["orphan_recovered"] * path.count("OPEN")

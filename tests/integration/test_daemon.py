@@ -12,9 +12,15 @@ import pytest
 
 from supervisor.control.client import answers_to
 from supervisor.control.requests import Start
+from supervisor.daemon.config import DaemonConfig
+from supervisor.daemon.daemon import Daemon
+from supervisor.daemon.submissions import SubmissionStore
+from supervisor.embedding.runtime import open_in
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
+from supervisor.plans.daemon_control import PlanRequest
 from supervisor.ports import JournalError
+from supervisor.work.plan_handle import PlanHandle, Submissions
 from tests.field.field_kit import Finished, Running, Scratch, until
 from tests.support import check_records, reap_all
 
@@ -270,3 +276,32 @@ def start_session(place: Place, name: str) -> str:
 
 def closed(place: Place) -> list[str]:
     return [one for one, state in place.states().items() if "#" in one and state == "CLOSED"]
+
+
+async def do_nothing(self: Daemon, handle: PlanHandle) -> None:
+    """Take the place of what follows the end of a run, as if the process had ended before."""
+
+
+@pytest.mark.anyio
+async def test_a_stop_keeps_nothing_of_a_run_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a daemon is stopped at the moment when a run has ended, the stored plan, which has the secrets of the
+    submitter, is removed; that of a run that goes on stays."""
+    monkeypatch.setattr(Daemon, "_follow", do_nothing)
+    state = StateDir.open(tmp_path / "sd")
+    daemon = Daemon(None, DaemonConfig(), tmp_path, SubmissionStore(state.submissions))
+    plan = 'agents: {a: {adapter: command, command: [sh, -c, "{prompt}"]}}\ntasks: [{id: t, agent: a, prompt: "%s"}]'
+    async with open_in(lambda: state, prepare=daemon.prepare) as sup, anyio.create_task_group() as group:
+        await daemon.begin(sup, group)
+        runs = []
+        for prompt in ("true", "sleep 600"):
+            request = PlanRequest(text=plan % prompt, directory=str(tmp_path))
+            runs.append((await daemon.submit(request)).run)
+        running = {one.run_id: one for one in sup.core.part(Submissions).running}
+        await running[runs[0]].ended.wait()
+        await sup.core.journal_writer.durable()
+        assert len(list(state.submissions.iterdir())) == 2
+        daemon.remove_ended()
+        assert len(list(state.submissions.iterdir())) == 1
+        assert daemon.open_runs == [runs[1]]
+        running[runs[1]].cancel()
+        await running[runs[1]].ended.wait()

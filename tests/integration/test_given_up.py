@@ -89,7 +89,7 @@ async def test_a_task_reset_as_its_plan_is_cancelled_is_cancelled_with_its_new_j
 
         async with anyio.create_task_group() as group:
             group.start_soon(carried_out, runner, plan, scope)
-            await wait_for_record(run.sup, "DeadLettered", "r1#a", outcome="fact")
+            await wait_for_record(run.sup, "DeadLettered", "r1#a")
             group.start_soon(give_up)
             with pytest.raises(Refused, match="its plan was given up meanwhile"):
                 await runner.commands.reset("a", by=ME)

@@ -31,7 +31,7 @@ from supervisor import (
     submit,
 )
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.ports import Append
+from supervisor.ports import Append, Compacted
 from supervisor.work.leases import Claim
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.shared_scheduler import SharedScheduler
@@ -416,6 +416,27 @@ async def test_a_key_belongs_to_one_request() -> None:
             await first.ended.wait()
 
     assert shop.began == ["p0"]
+
+
+async def test_a_key_is_forgotten_with_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a compaction has moved a run to the archive, its key is free, as it would be for the next supervisor; the
+    keys of runs that the journal has stay known."""
+
+    class Upkeep:
+        async def compact(self, *arguments: object) -> Compacted:
+            return Compacted(entities=1)
+
+    shop = Workshop()
+    shop.finish()
+    plan = plan_of("p", *tasks_of("p", 1), agents=shop.agents)
+    async with open_supervisor(agents=shop.agents) as sup:
+        for key in ("kept", "gone"):
+            await result_of(await submit(sup, plan, key=key))
+        by_key = sup.core.recovered_work.earlier.by_key
+        by_key["gone"] = by_key["gone"]._replace(workstream="r77")
+        monkeypatch.setattr(sup.core, "upkeep", Upkeep())
+        await sup.compact()
+        assert list(by_key) == ["kept"]
 
 
 async def test_a_key_is_known_after_a_restart(tmp_path: Path) -> None:

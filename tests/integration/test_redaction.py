@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import random
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from supervisor.policies.redaction import (
     KEY_CHARS_MAX,
     MARK_CHARS_MAX,
     TRUSTED_FIELDS,
+    KnownSecrets,
     Redactor,
     StreamRedactor,
     is_secret_name,
@@ -84,6 +87,38 @@ def test_a_value_becomes_the_name_of_its_variable() -> None:
     redactor = Redactor([ENVIRONMENT])
     assert redactor.text(f"with {SECRET}!") == "with $MY_API_KEY!"
     assert redactor.text("/home/somebody has 1234 files") == "/home/somebody has 1234 files"
+
+
+def test_of_several_values_the_first_and_the_longest_is_replaced() -> None:
+    """Where secrets begin at the same place, the longest is replaced; what follows is searched on from its end. A known
+    value comes before a text that only looks like a secret."""
+    redactor = Redactor([{"A_KEY": "abcdefgh"}, {"B_KEY": "abcdefgh-ijkl"}, {"C_KEY": "ijkl-mnop"}])
+    assert redactor.text("abcdefgh abcdefgh-ijkl-mnop ijkl-mnop") == "$A_KEY $B_KEY-mnop $C_KEY"
+    known = "sk-" + "a" * 30
+    assert Redactor([{"D_KEY": known}]).text(f"{known} sk-{'b' * 30}") == "$D_KEY [redacted]"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_values_are_found_as_by_a_pattern_of_all(seed: int) -> None:
+    """Texts of pieces of secrets are redacted as one regular expression of all values would do it."""
+    chance = random.Random(seed)
+    values = {"".join(chance.choices("ab", k=chance.randint(8, 12))): f"N{one}_KEY" for one in range(12)}
+    pattern = re.compile("|".join(sorted(values, key=len, reverse=True)))
+    text = "".join(chance.choices([*values, "a", "b", " "], k=200))
+    redactor = Redactor({name: value} for value, name in values.items())
+    assert redactor.text(text) == pattern.sub(lambda found: f"${values[found[0]]}", text)
+
+
+def test_secrets_that_are_used_no_more_do_not_accumulate() -> None:
+    """Of the secrets that no agent has any more only the newest are kept; one in use is kept however old it is."""
+    known, in_use = KnownSecrets(most=3), {"OLD_KEY": "old-secret-0"}
+    assert known.add([in_use, {"HOME": "/home/somebody"}])
+    for number in range(5):
+        assert known.add([{"NEW_KEY": f"new-secret-{number}"}])
+        assert not known.add([{"NEW_KEY": f"new-secret-{number}"}])
+        known.drop_oldest([in_use])
+    text = known.redactor.text("old-secret-0 new-secret-0 new-secret-1 new-secret-2 new-secret-3 new-secret-4")
+    assert text == "$OLD_KEY new-secret-0 new-secret-1 $NEW_KEY $NEW_KEY $NEW_KEY"
 
 
 def test_the_token_of_a_header_is_known_without_its_scheme() -> None:

@@ -103,7 +103,7 @@ def test_json_has_each_edge_once_and_once_more_as_an_extension() -> None:
     """Rules of one edge become one transition with their guards joined; an extension of a specified edge is listed
     separately."""
     facts = as_json(SOUND)
-    assert list(facts) == ["specification", "states", "initial", "terminal", "transitions"]
+    assert list(facts) == ["specification", "states", "initial", "terminal", "severities", "transitions"]
     assert (facts["specification"], facts["initial"], facts["terminal"]) == ("007", ["red"], ["off"])
     assert facts["states"] == ["red", "green", "off", "spare"]
     assert [tuple(one.values()) for one in facts["transitions"]] == [

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.types import Verb
+from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan, TaskConfig
 from supervisor.runtime.journal_writer import Cause
 from supervisor.simulation.host import LoadGenerator
@@ -118,6 +118,30 @@ def test_a_session_that_works_on_a_task_holds_it_on_record() -> None:
         assert splitter.is_split, f"after {after} steps"
         sessions.add(splitter.sessions)
     assert sessions == {1, 2}  # it was split before there was another one, and after
+
+
+class AbortNextSession(Intruder):
+    """Intruder that takes the task from its session, and aborts the next session before that session has the task on
+    record."""
+
+    is_requeued = is_aborted = False
+
+    def step(self) -> None:
+        task = self.states()[2]
+        if task == "IN_PROGRESS" and not self.is_requeued:
+            self.is_requeued = True
+            self.command(Verb.REQUEUE)
+        elif task == "OPEN" and not self.is_aborted and "w0t0-2" in self.host.targets(AbortScope.SESSION):
+            self.is_aborted = True
+            self.host.start(partial(self.host.sup.abort, "w0t0-2", AbortScope.SESSION, reason="enough", actor="me"))
+
+
+def test_a_result_names_no_session_that_never_had_the_task() -> None:
+    """A session that is aborted before it has the task on record ends the task; the result names the session before it,
+    which had the task (``honest_ends``)."""
+    report = race(scenario(FIFO, "commit_s = 0.5").draw(2), intruder := AbortNextSession(), plain_tasks())
+    assert intruder.is_aborted
+    assert report.reached["task: OPEN cancelled CANCELLED"] == 1
 
 
 class SplitStarting(Intruder):

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from supervisor.host.handle import Session
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import JournalError
 from supervisor.runtime.journal_writer import Cause
@@ -406,6 +406,54 @@ def test_a_prompt_of_an_operator_goes_on_without_the_plan() -> None:
     report = asked(KillAsked(), host=ReturnsLate)
     assert report.lives > 2
     assert report.reached["task: DONE closed CLOSED"] == 1
+
+
+class KillTaken(Intruder):
+    """Intruder that takes the task from its session at work by the command *verb*, kills the supervisor when that is on
+    record, and looks for agents of the session under the next supervisor."""
+
+    def __init__(self, verb: Verb) -> None:
+        super().__init__()
+        self._verb, self._is_commanded = verb, False
+        self.agents: set[str] = set()
+        """Agents that the session had until the plan was taken over."""
+
+    def step(self) -> None:
+        if self.world.lives > 1:
+            if self.kills and not self.is_taken_over():
+                rows = self.rows.values()
+                self.agents |= {row.id for row in rows if row.kind == "agent" and row.parent_id == "w0t0"}
+        elif not self._is_commanded and self.state("r1#w0t0") == "IN_PROGRESS":
+            self._is_commanded = True
+            self.command(self._verb)
+        elif self._is_commanded and self.state("r1#w0t0") != "IN_PROGRESS":
+            self.kill()
+
+
+@pytest.mark.parametrize("verb", [Verb.REQUEUE, Verb.BLOCK, Verb.CANCEL])
+def test_a_session_that_lost_its_task_does_not_go_on(verb: Verb) -> None:
+    """If the supervisor is killed after a task was taken from its session, and before the session has ended, the next
+    supervisor does not resume the session, however late the plan is resumed."""
+    drawn = scenario(FIFO, RESTART, load="works = 1.0\ntasks = 2").draw(2)
+    race(drawn, killer := KillTaken(verb), plain_tasks(), host=ReturnsLate, ways={"*": (Try.BUSY, Try.DONE)})
+    assert killer.kills == 1
+    assert killer.agents == {"w0t0:a1"}
+
+
+def test_a_task_that_was_cancelled_before_a_kill_keeps_its_reason() -> None:
+    """The result of a task that was settled under an earlier supervisor has the reason of its end."""
+    results = list[PlanResult]()
+
+    class KeepsResults(RaceHost):
+        async def execute_plan(self, customer: LoadGenerator, plan: Plan) -> PlanResult:
+            results.append(await super().execute_plan(customer, plan))
+            return results[-1]
+
+    drawn = scenario(FIFO, RESTART, load="works = 1.0\ntasks = 2").draw(2)
+    race(drawn, killer := KillTaken(Verb.CANCEL), plain_tasks(), host=KeepsResults, ways={"*": (Try.BUSY, Try.DONE)})
+    assert killer.kills == 1
+    (error,) = [one.error for one in results[-1].tasks.values() if one.id == "w0t0"]
+    assert "on second thoughts (settled before the supervisor of this run ended)" in error
 
 
 class KillCooled(Asker):

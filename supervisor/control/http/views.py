@@ -25,7 +25,7 @@ from supervisor.diagnostics.tool_calls import ToolCall, calls_of
 from supervisor.diagnostics.tree_view import EntityLine, Node, ps, tree
 from supervisor.host.api import Supervisor
 from supervisor.journal.statedir import StateDir
-from supervisor.journal.transcript import follow_from, last_written_at
+from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
 from supervisor.policies.budgets import Amounts, Budget
@@ -117,15 +117,13 @@ class Views:
         return Detail(**{**values, "used": used}, entity_seq=row.entity_seq, data=dict(data_of(row)))
 
     def _shown(self, reader: Reader, rows: Sequence[EntityRow]) -> dict[str, EntityLine]:
-        times, active_at = read_state_times(reader, rows), self._last_output_times(rows)
+        times, active_at = read_state_times(reader, rows), self._last_outputs(rows)
         return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}
 
-    def _last_output_times(self, rows: Sequence[EntityRow]) -> dict[str, float]:
+    def _last_outputs(self, rows: Sequence[EntityRow]) -> dict[str, float]:
         if self._state is None:
             return {}
-        live = [row.id for row in rows if row.kind == Kind.SESSION and not row.ended]
-        written = ((one, last_written_at(self._state.transcript(one))) for one in live)
-        return {one: at for one, at in written if at is not None}
+        return self._state.last_outputs(row.id for row in rows if row.kind == Kind.SESSION and not row.ended)
 
     # ------------------------------------------------------------------ runs
     def runs(self, *, live_only: bool, before: RecordId, limit: int) -> tuple[Sequence[RunSummary], RecordId | None]:
@@ -178,7 +176,7 @@ class Views:
         with self._sup.reader() as reader:
             seq, rows = reader.snapshot()
             rows = reader.entities() if ended else rows
-            times, active_at = read_state_times(reader, rows), self._last_output_times(rows)
+            times, active_at = read_state_times(reader, rows), self._last_outputs(rows)
             return seq, tree(rows, times=times, now=time.time(), active_at=active_at)
 
     def snapshot(self) -> tuple[RecordId, list[EntityRow]]:

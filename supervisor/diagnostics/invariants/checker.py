@@ -109,7 +109,7 @@ class RecordChecker:
             ("turn", "verify_requested"): outcomes.success_refused
         }
         self._every: Mapping[str, RecordHandler] = {
-            "task": exactly_once.task_moved,
+            "task": self._task_moved,
             **dict.fromkeys(("job", "worker", "workstream"), self._work_moved),
         }
         self._events: Mapping[str, Mapping[str, tuple[RecordHandler, ...]]] = {
@@ -148,7 +148,11 @@ class RecordChecker:
         self._found.append(Violation(invariant=invariant, entity_id=entity_id, seq=seq, message=message))
 
     def _work_moved(self, record: LifecycleEvent, shadow: EntityShadow, step: Any) -> None:
-        self._work.check(shadow.name, shadow.id, record.to_status, record.metadata)
+        self._work.check(shadow.name, shadow.id, record.to_status, record.metadata, record.event)
+
+    def _task_moved(self, record: LifecycleEvent, shadow: Any, step: Any) -> None:
+        self._exactly_once.task_moved(record, shadow, step)
+        self._work_moved(record, shadow, step)
 
     def _report_work_problem(self, field: str | None, message: str) -> None:
         assert self._now is not None, "work is looked at with each of its records"

@@ -47,7 +47,7 @@ def event(seq: int, entity: str = "lead", reason: str = "") -> LifecycleEvent:
     )
 
 
-PONG = {"pid": os.getpid(), "outage": None, "shortage": None, "unidentified": [], "daemon": False}
+PONG = {"pid": os.getpid(), "outage": None, "shortage": None, "unidentified": []}
 
 
 class Played:

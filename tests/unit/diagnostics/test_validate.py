@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from actors.machine import Machine
+from supervisor.diagnostics.event_replay import KINDS
 from supervisor.diagnostics.validate import LINE_BYTES_MAX, Problem, Report, split_lines, validate_lines
 from supervisor.journal.jsonl import transition_line
 from supervisor.lifecycles import MACHINES
@@ -27,16 +28,20 @@ ABSENT: Any = object()
 def line(
     machine: str, entity_id: str, source: str, trigger: str, target: str, metadata: Any = ABSENT, /, **fields: Any
 ) -> bytes:
-    """Return one line of a transition log; a field given as ABSENT is left out."""
+    """Return one line of a transition log; a field given as ABSENT is left out. The severity is that of the table, and
+    a job that runs has a worker, unless the test gives others."""
+    severities = KINDS[machine].severities if machine in KINDS and source != target else {}
+    if metadata is ABSENT:
+        metadata = {"worker_id": "w1"} if (machine, target) == ("job", "running") else {}
     facts = {
         "timestamp": AT,
         "event_type": f"{machine}_state_transition",
-        "severity": "info",
+        "severity": severities.get(target, "info"),
         "entity_id": entity_id,
         "from_state": source,
         "to_state": target,
         "trigger": trigger,
-        "metadata": {} if metadata is ABSENT else metadata,
+        "metadata": metadata,
     } | fields
     return json.dumps({name: value for name, value in facts.items() if value is not ABSENT}).encode() + b"\n"
 
@@ -56,7 +61,8 @@ def job(entity_id: str, *states: str, metadata: Any = ABSENT) -> list[bytes]:
     lines = [line("job", entity_id, source, triggers[source, target], target) for source, target in steps]
     if metadata is not ABSENT:
         source, target = steps[-1]
-        lines[-1] = line("job", entity_id, source, triggers[source, target], target, metadata)
+        worker = {"worker_id": "w1"} if target == "running" else {}
+        lines[-1] = line("job", entity_id, source, triggers[source, target], target, worker | metadata)
     return lines
 
 
@@ -141,6 +147,7 @@ def test_lines_of_the_journal_are_good() -> None:
             event=trigger,
             from_status=source,
             to_status=target,
+            severity=KINDS["task"].severities.get(target, "info"),
             reason="because",
             cause_id=seq - 1 or None,
         )

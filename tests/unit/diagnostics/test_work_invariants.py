@@ -35,7 +35,7 @@ def found(*lines: tuple[str, str, str, dict[str, Any]]) -> list[tuple[int, str |
 
 
 def job(entity_id: str, state: str, **metadata: Any) -> tuple[str, str, str, dict[str, Any]]:
-    return "job", entity_id, state, metadata
+    return "job", entity_id, state, ({"worker_id": "w"} if state == "running" else {}) | metadata
 
 
 def worker(state: str, **metadata: Any) -> tuple[str, str, str, dict[str, Any]]:
@@ -347,7 +347,8 @@ def test_only_a_running_job_has_a_worker(state: str) -> None:
     assert [field for _, field, _ in found(job("a", state, worker_id="w"))] == ["metadata.worker_id"] * (not runs)
     assert [field for _, field, _ in found(job("a", state, worker_id=None))] == ["metadata.worker_id"] * runs
     slots = worker("idle", max_concurrent_tasks=1)
-    moved = [job("a", "running", worker_id="w"), job("a", state), job("b", "running", worker_id="w")]
+    after = {"worker_id": "other"} if runs else {}
+    moved = [job("a", "running", worker_id="w"), job("a", state, **after), job("b", "running", worker_id="w")]
     assert [number for number, _, _ in found(slots, *moved)] == []
 
 

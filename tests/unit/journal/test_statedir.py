@@ -246,6 +246,36 @@ def test_a_second_supervisor_is_told_who_has_the_directory(tmp_path: Path) -> No
         assert state.lock_file.read_text().split()[0] == str(os.getpid())
 
 
+def test_the_lock_says_that_its_holder_is_a_daemon(tmp_path: Path) -> None:
+    """From the moment when a daemon has the lock, before it can be reached, others see that it is a daemon; of another
+    supervisor they see that it is none."""
+    state = StateDir.open(tmp_path / "s")
+    seen = []
+    for is_daemon in (True, False):
+        with state.lock(daemon=is_daemon):
+            holder = StateDir(state.root).lock_holder()
+            assert holder is not None
+            seen.append((holder.pid, holder.since is not None, holder.is_daemon, holder.starting))
+    assert seen == [(os.getpid(), True, True, False), (os.getpid(), True, False, False)]
+
+
+def test_last_outputs_are_those_of_the_sessions_with_a_transcript(tmp_path: Path) -> None:
+    """The last output of a session is the last change of its transcript, or of a file that continues the transcript; a
+    session without a transcript has none."""
+    state = StateDir(tmp_path / "s")
+    names = ["fix", "fix/child", "x" * 500]
+    for number, name in enumerate(names):
+        path = state.transcript(name)
+        path.parent.mkdir(parents=True)
+        path.write_text("text")
+        os.utime(path, (number, number))
+    state.transcript("silent").parent.mkdir()
+    tail = state.transcript("fix").with_name("transcript.log.4")
+    tail.write_text("more")
+    os.utime(tail, (7, 7))
+    assert state.last_outputs([*names, "silent", "unknown"]) == {"fix": 7.0, "fix/child": 1.0, "x" * 500: 2.0}
+
+
 HOLDER = """
 import sys
 from contextlib import chdir

@@ -111,7 +111,7 @@ def test_task_runs_to_its_end() -> None:
         task.Closed(),
     )
     assert step.state is task.Task.CLOSED
-    assert step.data == task.TaskData(claimed_by="s1", claims=1, summary="it works")
+    assert step.data == task.TaskData(claimed_by="s1", last_claimed_by="s1", claims=1, summary="it works")
 
 
 def test_task_retries_are_bounded() -> None:
@@ -126,6 +126,17 @@ def test_task_retries_are_bounded() -> None:
     assert (step.state, step.data.last_failure) == (task.Task.FAILED, "no")
     with pytest.raises(IllegalTransition, match="task: retried in FAILED"):
         task.TASK.step(step.state, step.data, task.Retried())
+
+
+def test_a_task_that_was_given_up_is_tried_again_by_a_person_only() -> None:
+    """A failed task that was given up refuses another try, though retries are left; a person's reset removes the mark.
+    A task that was not given up refuses the reset."""
+    failed = walk(task.TASK, task.Task.OPEN, task.TaskData(), task.Claimed(by="s1"), task.Failed(reason="no"))
+    given_up = task.TASK.step(failed.state, failed.data, task.DeadLettered(reason="no", attempts=1, claims=1))
+    for step, event in ((failed, task.Reopened(by="ann")), (given_up, task.Retried())):
+        with pytest.raises(IllegalTransition):
+            task.TASK.step(step.state, step.data, event)
+    assert task.TASK.step(given_up.state, given_up.data, task.Reopened(by="ann")).data.dead_letter == ""
 
 
 def test_task_counts_its_claims() -> None:

@@ -23,12 +23,15 @@ from supervisor.lifecycles.task_cascade import (
     Delay,
     DelayEnded,
     Ended,
+    JobOpened,
+    Lost,
     MakeAttempt,
     Merge,
     Merged,
     MergeRefused,
     PlanGivenUp,
     PutAway,
+    Ready,
     RetriesEnded,
     Row,
     RunChecks,
@@ -36,7 +39,6 @@ from supervisor.lifecycles.task_cascade import (
     SessionGaveUp,
     Situation,
     StartAttempt,
-    TakenAway,
     TaskEffect,
     TaskResources,
     TaskStates,
@@ -45,12 +47,12 @@ from supervisor.lifecycles.task_cascade import (
     step,
     with_end,
 )
+from supervisor.lifecycles.task_refusals import refusal
 from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, Kind, TransitionReason, Verdict
 from tests.task_fit import misfits
 
 T, R, J = Task, TaskRun, Job
-ORPHAN_RECOVERED = TransitionReason.ORPHAN_RECOVERED
 OPENED = task_run.CircuitOpened(reason="no retry is left")
 
 
@@ -93,6 +95,8 @@ ONE_TRY = at("CLAIMED IN_PROGRESS running", max_attempts=1)
 LAST_TRY = at("CLAIMED IN_PROGRESS running", retries=0, max_attempts=1)
 APPROVED_RESULT = at("PENDING_APPROVAL COMPLETED completed")._replace(task_data=TaskData(approved_by="ann"))
 COOLING = at("IN_PROGRESS CIRCUIT_OPEN retrying", timed_out=True)
+GIVEN_UP = at("FAILED CIRCUIT_OPEN failed")._replace(task_data=TaskData(dead_letter="no"))
+NO_PROBE = at("OPEN CIRCUIT_OPEN retrying", timed_out=True, probes=1, probes_max=1)
 APPROVABLE = TaskData(needs_approval=True)
 CLAIMED, TIMED_OUT = task.Claimed(by="t"), task_run.ExecutionTimedOut()
 FAILED = task_run.ExecutionFailed(error="no")
@@ -101,10 +105,13 @@ WORKERS_LOST, GAVE_UP = WorkersLost(reason="no"), SessionGaveUp(reason="no")
 PROVIDER = task_run.ExecutionFailed(error="no", charged=False, provider=True)
 REJECTED = task_run.TestsFailed(error="no")
 ORPHANED = "its supervisor died"
-REQUEUED = task.Requeued(reason="lost", transition_reason=ORPHAN_RECOVERED)
+LOST = Lost(reason="lost")
 ABORTED = Ended(reason="no", outcome=TaskEnd.ABORTED)
 GONE, REFUSED = "run:execution_failed run:retry_decided", "run:tests_failed run:retry_decided job:validation_failed"
+NEW_JOB = "job:JobOpened job:scheduler_assigned"
+BORN = f"run:RunOpened {NEW_JOB}"
 OWN_PART = "run:execution_completed job:execution_completed"
+RESET = task_run.ManualReset(by="ann")
 WORKER, SPLIT = job.WorkerStarted(worker_id="w"), task.Split(subtasks=("b",))
 PASSED = "job:validation_passed task:recovered"
 
@@ -163,17 +170,23 @@ DECISIONS: list[tuple[str | TaskStates, Event, str]] = [
     (COOLING, DelayEnded(), "run:cooldown_expired job:retry_delay_elapsed"),
     ("CLAIMED RETRYING queued", DelayEnded(), ""),
     ("OPEN PENDING pending", DelayEnded(), "job:scheduler_assigned"),
+    (NO_PROBE, DelayEnded(), f"job:user_cancelled {BORN}"),
+    ("OPEN PENDING -", Ready(), "job:JobOpened job:scheduler_assigned"),
+    ("OPEN PENDING pending", Ready(), "job:scheduler_assigned"),
     (COOLING, task_run.ManualReset(by="ann"), "run:manual_reset job:retry_delay_elapsed"),
     ("BLOCKED CIRCUIT_OPEN retrying", task_run.ManualReset(by="ann"), "run:manual_reset"),
-    ("FAILED CIRCUIT_OPEN failed", task.Reopened(by="ann"), "task:reopened run:manual_reset"),
-    ("FAILED CANCELLED failed", task.Reopened(by="ann"), "task:reopened"),
+    (GIVEN_UP, task.Reopened(by="ann"), f"task:reopened run:manual_reset {NEW_JOB}"),
+    (GIVEN_UP._replace(run=R.CANCELLED), task.Reopened(by="ann"), f"task:reopened {BORN}"),
+    ("FAILED CIRCUIT_OPEN failed", task.Retried(), f"task:retried {BORN}"),
+    ("FAILED CIRCUIT_OPEN failed", task.Retried(delay_s=1.0), "task:retried run:RunOpened job:JobOpened"),
     # ---- it is taken away, or its session was lost
     (AT_WORK, task.Blocked(on=("b",)), f"task:blocked {GONE} job:worker_lost"),
     (AT_WORK, task.Requeued(), f"task:requeued {GONE} job:worker_lost"),
-    (AT_WORK, REQUEUED, f"task:orphaned task:requeued {GONE} job:worker_lost"),
-    (CHECKED, REQUEUED, f"{REFUSED} task:orphaned task:requeued"),
+    (AT_WORK, LOST, f"task:orphaned task:requeued {GONE} job:worker_lost"),
+    (CHECKED, LOST, f"{REFUSED} task:orphaned task:requeued {BORN}"),
+    (CHECKED._replace(task=T.CLAIMED), LOST, f"{REFUSED} task:unclaimed {BORN}"),
     ("CLAIMED RETRYING running", task.Unclaimed(), "task:unclaimed job:worker_lost"),
-    ("OPEN PENDING queued", TakenAway(reason="no"), ""),
+    ("OPEN PENDING queued", LOST, ""),
     (AT_WORK, job.WorkerLost(), "job:worker_lost job:retry_delay_elapsed"),
     ("WAITING_FOR_SUBTASKS RETRYING running", job.WorkerLost(), "job:worker_lost"),
     (
@@ -267,7 +280,7 @@ def test_the_followers_tell_what_only_the_circumstances_know() -> None:
     *_, rejected, failed = carried_out(CHECKED, GAVE_UP, given=Circumstances(orphaned_by="it died")).events
     assert (rejected, failed) == (job.ValidationFailed(failed_rules=("it died",)), task.Failed(reason="no"))
 
-    lost = carried_out(AT_WORK, TakenAway(reason="lost"), given=Circumstances(is_silent=True)).events[-1]
+    lost = carried_out(AT_WORK, LOST, given=Circumstances(is_silent=True)).events[-1]
     assert lost == job.WorkerLost(error="lost", silent=True)
 
 
@@ -384,12 +397,10 @@ def test_two_leading_events_are_one_decision() -> None:
 
 # ------------------------------------------------------------------------------------------------ every reachable state
 class Move(NamedTuple):
-    """A leading event that the product gives in the states for which *when* holds. ``opens`` a new job, or a new run
-    and a new job, which is queued with it, or (``later``) at the end of a delay."""
+    """A leading event that the product gives in the states for which *when* holds."""
 
     lead: Event
     when: Callable[[TaskStates], bool]
-    opens: str = ""
 
 
 HELD = frozenset({T.CLAIMED, T.IN_PROGRESS})
@@ -405,20 +416,21 @@ def is_at(task: Any = None, run: Any = None, job: Any = None) -> Callable[[TaskS
     return lambda s: fits(s.task, task) and fits(s.run, run) and fits(s.job, job)
 
 
-def no_probe(s: TaskStates) -> bool:
-    return s.run is R.CIRCUIT_OPEN and not probes_left(s.run_data, DelayEnded())
+def is_given_up(s: TaskStates) -> bool:
+    return bool(s.task_data.dead_letter)
 
 
-def is_unclaimed(s: TaskStates) -> bool:
-    return not (s.task is T.OPEN and s.job is J.RUNNING)
+def commanded(lead: Event) -> Move:
+    """Return the move of a command, which is given in every state that does not refuse the command."""
+    return Move(lead, lambda states: not refusal(states, lead))
 
 
 RESTS = (R.PENDING, R.RETRYING, R.CIRCUIT_OPEN, R.HALF_OPEN)
 WAITS = (J.QUEUED, J.RETRYING)
 MOVES = [
-    Move(task.Approved(), is_at(T.PLANNED)),
-    Move(job.SchedulerAssigned(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, J.PENDING)),
-    Move(job.SchedulerAssigned(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, (None,)), opens="job"),
+    commanded(task.Approved()),
+    Move(JobOpened(), is_at(T.OPEN, R.PENDING, (None,))),
+    Move(Ready(), is_at((T.OPEN, T.WAITING_FOR_SUBTASKS), R.PENDING, (None, J.PENDING))),
     Move(WORKER, is_at(GOES_ON, (*RESTS[:2], *RESTS[3:], R.IN_PROGRESS), J.QUEUED)),
     Move(CLAIMED, is_at((T.OPEN, *HELD), (R.PENDING, R.RETRYING, R.HALF_OPEN), J.RUNNING)),
     Move(AttemptBegun(), is_at(HELD, (R.PENDING, R.RETRYING, R.HALF_OPEN), J.RUNNING)),
@@ -433,29 +445,18 @@ MOVES = [
     Move(WORKERS_LOST, is_at(HELD, (*RESTS, R.IN_PROGRESS), J.RUNNING)),
     Move(GAVE_UP, is_at(HELD, (R.PENDING, R.CIRCUIT_OPEN, R.HALF_OPEN, R.IN_PROGRESS, R.VALIDATING))),
     Move(RetriesEnded(reason="no"), is_at(HELD, R.CIRCUIT_OPEN, WAITS)),
-    Move(DelayEnded(), lambda s: isinstance(pending_effect(s), Delay) and not no_probe(s)),
-    Move(
-        job.UserCancelled(),
-        lambda s: s.task in (T.OPEN, T.WAITING_FOR_SUBTASKS) and no_probe(s) and s.job in WAITS,
-        opens="both",
-    ),
-    Move(task_run.ManualReset(by="ann"), is_at((*GOES_ON, T.BLOCKED), R.CIRCUIT_OPEN)),
-    Move(task.Reopened(by="ann"), is_at(T.FAILED, R.CIRCUIT_OPEN), opens="job"),
-    Move(task.Reopened(by="ann"), is_at(T.FAILED, (R.CANCELLED, R.COMPLETED)), opens="both"),
-    Move(task.Retried(), lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries, opens="both"),
-    Move(
-        task.Retried(delay_s=1.0),
-        lambda s: s.task is T.FAILED and s.task_data.retries < s.task_data.max_retries,
-        opens="both later",
-    ),
-    Move(task.Unclaimed(), is_at(T.CLAIMED, (*RESTS, R.IN_PROGRESS))),
-    Move(task.Requeued(), is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
-    Move(REQUEUED, is_at(T.IN_PROGRESS, (*RESTS, R.IN_PROGRESS))),
-    Move(REQUEUED, is_at(T.IN_PROGRESS, R.VALIDATING), opens="both"),
-    Move(task.Blocked(on=("b",)), is_at(HELD, (*RESTS, R.IN_PROGRESS))),
-    Move(TakenAway(reason="no"), is_at(GOES_ON, (*RESTS, R.IN_PROGRESS), (J.RUNNING, *WAITS))),
-    Move(task.Unblocked(), is_at(T.BLOCKED)),
-    Move(SPLIT, lambda s: s.task in (T.OPEN, *HELD) and s.run is not R.VALIDATING and is_unclaimed(s)),
+    Move(DelayEnded(), lambda s: isinstance(pending_effect(s), Delay)),
+    Move(RESET, lambda s: s.task is not T.FAILED and not refusal(s, RESET)),
+    Move(task.DeadLettered(reason="no", attempts=1, claims=1), lambda s: s.task is T.FAILED and not is_given_up(s)),
+    commanded(task.Reopened(by="ann")),
+    Move(task.Retried(), lambda s: s.task is T.FAILED and task.retries_left(s.task_data, DelayEnded())),
+    Move(task.Retried(delay_s=1.0), lambda s: s.task is T.FAILED and task.retries_left(s.task_data, DelayEnded())),
+    commanded(task.Unclaimed()),
+    commanded(task.Requeued()),
+    commanded(task.Blocked(on=("b",))),
+    Move(LOST, is_at(GOES_ON, (*RESTS, R.IN_PROGRESS, R.VALIDATING), (J.RUNNING, J.VALIDATING, *WAITS))),
+    commanded(task.Unblocked()),
+    commanded(SPLIT),
     Move(
         task.SubtaskTimedOut(subtask="b"),
         is_at(T.WAITING_FOR_SUBTASKS, (*RESTS, R.VALIDATING), (J.PENDING, J.VALIDATING, *WAITS)),
@@ -468,35 +469,20 @@ MOVES = [
     Move(task_run.Skipped(), is_at((T.PLANNED, T.OPEN), R.PENDING, (None, J.PENDING))),
     Move(PlanGivenUp(reason="no"), is_at()),
     Move(Abandoned(reason="no"), is_at()),
-    Move(task.ApprovalGiven(by="ann"), lambda s: s.task is T.PENDING_APPROVAL and not s.task_data.approved_by),
+    commanded(task.ApprovalGiven(by="ann")),
     Move(Merged(reason="m"), lambda s: isinstance(pending_effect(s), Merge)),
     Move(MergeRefused(reason="m"), lambda s: isinstance(pending_effect(s), Merge)),
-    Move(task.ApprovalDenied(by="ann"), is_at(T.PENDING_APPROVAL)),
+    commanded(task.ApprovalDenied(by="ann")),
 ]
 LIMITS = TaskRunData(max_attempts=2)
-CIRCUMSTANCES = [Circumstances(can_probe=paid) for paid in (True, False)]
-
-
-def opened(before: TaskStates, opens: str) -> TaskStates:
-    """Return the states with a new job, with a new run and a new job, or as they are."""
-    if not opens:
-        return before
-    if opens.startswith("both"):
-        before = before._replace(run=R.PENDING, run_data=LIMITS)
-    return before._replace(job=J.PENDING, job_data=JobData(max_retries=1))
+CIRCUMSTANCES = [Circumstances(can_probe=paid, limits=LIMITS) for paid in (True, False)]
 
 
 def after(before: TaskStates, move: Move) -> Iterator[CascadeStep]:
-    """Yield the step of *move* for every combination of answers and circumstances; births are made."""
-    if isinstance(move.lead, job.SchedulerAssigned):
-        yield carried_out(opened(before, move.opens), move.lead)
-        return
+    """Yield the step of *move* for every combination of circumstances."""
     failing = isinstance(move.lead, task_run.ExecutionFailed | task_run.ExecutionTimedOut)
-    for given in CIRCUMSTANCES if failing else (USUAL,):
-        for found in every_course(before, move.lead, given=given):
-            now = opened(found.states, move.opens)
-            is_queued = move.opens and "later" not in move.opens
-            yield found._replace(states=now.after(job.SchedulerAssigned()) if is_queued else now)
+    for given in CIRCUMSTANCES if failing else CIRCUMSTANCES[:1]:
+        yield from every_course(before, move.lead, given=given)
 
 
 def key_of(one: TaskStates) -> object:
@@ -506,7 +492,7 @@ def key_of(one: TaskStates) -> object:
     may_requeue = one.job_data.retry_count < one.job_data.max_retries
     again = task.retries_left(one.task_data, DelayEnded()), bool(one.task_data.delay_s)
     approval = one.task_data.needs_approval, bool(one.task_data.approved_by)
-    return one.task, one.run, one.job, may_try, may_requeue, again, approval
+    return one.task, one.run, one.job, may_try, may_requeue, again, approval, is_given_up(one)
 
 
 def explored() -> int:
@@ -529,7 +515,7 @@ def explored() -> int:
 
 def check(before: TaskStates, move: Move, now: TaskStates, events: tuple[Event, ...]) -> None:
     text = f"{before[::2]} -- {move.lead.name()}: {named(events)} -- {now[::2]}"
-    replayed = opened(before, move.opens) if isinstance(move.lead, job.SchedulerAssigned) and move.opens else before
+    replayed = before
     try:
         for event in events:
             replayed = replayed.after(event)
@@ -576,3 +562,29 @@ def test_every_reachable_state_fits_and_every_row_is_used(monkeypatch: pytest.Mo
         if (lead, id(one)) not in used
     ]
     assert unused == []
+
+
+# -------------------------------------------------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    ("states", "lead", "text"),
+    [
+        (CHECKED, task.Requeued(), "is done, and its work is being checked"),
+        (CHECKED, RESET, "is done, and its work is being checked"),
+        (CHECKED, task.Cancelled(), ""),
+        (AT_WORK, task.Requeued(), ""),
+        (AT_WORK, task.Unclaimed(), "is IN_PROGRESS: unclaim is not possible now, only block, cancel, requeue, split"),
+        (AT_WORK, RESET, "needs no reset: its run is IN_PROGRESS, not given up"),
+        (at("OPEN PENDING running"), SPLIT, "is OPEN, and is about to go on by itself"),
+        (at("OPEN PENDING queued"), SPLIT, ""),
+        (APPROVED_RESULT, task.ApprovalGiven(by="bob"), "is PENDING_APPROVAL, and is about to go on by itself"),
+        (APPROVED_RESULT, task.ApprovalDenied(by="bob"), "is PENDING_APPROVAL, and is about to go on by itself"),
+        (at("FAILED CIRCUIT_OPEN failed"), task.Reopened(by="ann"), "is FAILED, and is about to go on by itself"),
+        (GIVEN_UP, task.Cancelled(), "has ended (FAILED): no command changes it"),
+    ],
+)
+def test_a_command_is_refused_by_the_states_of_its_task(states: TaskStates, lead: Event, text: str) -> None:
+    """The states of a task decide whether a command is possible; the refusal names the possible commands. (The product
+    of states above gives every command that is not refused.)"""
+    found = refusal(states, lead)
+    assert found.startswith(text)
+    assert bool(found) is bool(text)

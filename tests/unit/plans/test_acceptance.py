@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,17 @@ async def test_a_program_that_fails_is_told_with_its_last_words(tmp_path: Path) 
     assert failed.problem == "exited with 3: 1 failed"
     assert failed.output == "first\n1 failed"
     assert (await check(tmp_path, one("command", "sh", "-c", "kill -9 $$")))[0].problem == "was ended by signal 9"
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed")
+async def test_a_module_in_javascript_is_imported(tmp_path: Path) -> None:
+    """A module of JavaScript passes if it can be imported, and fails with the error of the import."""
+    (tmp_path / "fine.mjs").write_text("export const value = 1\n")
+    (tmp_path / "broken.mjs").write_text("throw new Error('half done')\n")
+    fine, broken = await check(
+        tmp_path, one("javascript_import", "./fine.mjs"), one("javascript_import", "./broken.mjs")
+    )
+    assert (fine.problem, broken.problem) == ("", "exited with 1: Error: half done")
 
 
 async def test_a_module_that_cannot_be_imported_fails(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 
 import pytest
 
@@ -10,9 +12,9 @@ from supervisor.ports.logs import get_logger
 
 
 def test_a_line_names_its_event_first(caplog: pytest.LogCaptureFixture) -> None:
-    """A log line has the event first, then the bound values and the values of the call."""
+    """A log line has the event first, then the values of the call."""
     with caplog.at_level(logging.INFO, logger="supervisor"):
-        get_logger().bind(session="lead").info("started", pid=7)
+        get_logger().info("started", session="lead", pid=7)
     assert [record.getMessage() for record in caplog.records] == ["event=started session=lead pid=7"]
 
 
@@ -43,3 +45,10 @@ def test_without_a_handler_errors_go_to_standard_error(
     first, *trace = err.splitlines()
     assert (out, first, trace[0]) == ("", "event=broken", "Traceback (most recent call last):")
     assert trace[-1] == r"KeyError: '\x1b[2J'"
+
+
+def test_structlog_is_not_imported_before_a_message() -> None:
+    """A program that imports the package and logs nothing loads neither structlog nor rich."""
+    code = "import sys; from supervisor import open_supervisor; print({'structlog', 'rich'} & {*sys.modules})"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout == "set()\n"

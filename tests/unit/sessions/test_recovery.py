@@ -16,7 +16,7 @@ from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
 from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, backoff_ms
-from supervisor.lifecycles.task import TaskData
+from supervisor.lifecycles.task import Task, TaskData
 from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.turn import Turn, TurnData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, Exit, LifecycleEvent, SessionLimits, Verdict
@@ -31,7 +31,7 @@ from supervisor.runtime.entity import Entity
 from supervisor.sessions.journal_state import SessionHistory, due_of
 from supervisor.sessions.journal_state import past_of as read_past
 from supervisor.sessions.restore import LOSS, loses_nothing
-from supervisor.work.end_of_work import at_rest, left_over
+from supervisor.work.end_of_work import at_rest, left_over, let_go
 from supervisor.work.previous_run import find_previous_run
 from tests.unit.journal.test_journal import entry
 
@@ -304,6 +304,29 @@ def test_what_a_workstream_had_when_it_ended_is_left_over(ended: bool) -> None:
     rows += [row_of("session", one, "Running", SessionData(id=one, agent="a")) for one in ("two", "another")]
     rows += [msgspec.structs.replace(row_of("run", "r1#two:run", "IN_PROGRESS", TaskRunData()), parent_id="r1#two")]
     assert left_over(rows) == ({"r1#two", "r1#three", "two", "r1#two:run"} if ended else set())
+
+
+@pytest.mark.parametrize(
+    ("state", "holder", "is_let_go"),
+    [
+        (Task.CLAIMED, "s", False),
+        (Task.IN_PROGRESS, "s", False),
+        (Task.WAITING_FOR_SUBTASKS, "s", False),
+        (Task.WAITING_FOR_SUBTASKS, "", True),  # taken away, and then split
+        (Task.DONE, "s", False),
+        (Task.PENDING_APPROVAL, "s", False),  # its session rests, and is closed as usual
+        (Task.CLOSED, "s", False),
+        (Task.OPEN, "", True),
+        (Task.BLOCKED, "s", True),
+        (Task.FAILED, "s", True),
+        (Task.CANCELLED, "s", True),
+    ],
+)
+def test_a_session_is_let_go_by_the_state_of_its_task(state: Task, holder: str, is_let_go: bool) -> None:
+    """A session is not resumed if the state of the task, or the end of its claim, means that the session is to end."""
+    data = TaskData(claimed_by=holder, last_claimed_by="s", claims=1)
+    assert let_go([row_of("task", "r1#one", state.value, data)]) == ({"s"} if is_let_go else set())
+    assert let_go([row_of("task", "r1#one", state.value, TaskData())]) == set()
 
 
 def test_a_plan_may_have_grown() -> None:

@@ -95,7 +95,12 @@ def test_a_plan_that_names_no_worker_has_the_local_one(virtually: Callable[[Play
     run = virtually(play)
     assert states_of(run.events(), "worker:local") == ["initializing", "idle", "busy", "idle", "shutdown"]
     [registered] = run.transitions("registration_complete")
-    assert registered.metadata == {"capabilities": ["*"], "max_concurrent_tasks": 2}
+    assert registered.metadata | {"duration_seconds": 0} == {
+        "capabilities": ["*"],
+        "max_concurrent_tasks": 2,
+        "last_heartbeat_at": None,
+        "duration_seconds": 0,
+    }
     assert [one.metadata["active_tasks"] for one in run.transitions("task_assigned")] == [1, 2]
     assert [one.metadata["active_tasks"] for one in run.transitions("task_completed")] == [1, 0]
 
@@ -209,7 +214,7 @@ def test_a_stuck_heartbeat_is_found(virtually: Callable[[Play], Run]) -> None:
 
     run = virtually(play)
     [missed] = run.transitions("health_check_timeout")
-    assert missed.metadata == {"missed": 3}
+    assert missed.metadata["missed"] == 3
 
 
 def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]) -> None:
@@ -231,7 +236,7 @@ def test_a_beat_at_the_instant_of_a_look_counts(virtually: Callable[[Play], Run]
         await pool.stop()
 
     [missed] = virtually(play).transitions("health_check_timeout")
-    assert missed.metadata == {"missed": 3}
+    assert missed.metadata["missed"] == 3
 
 
 def test_a_lost_worker_comes_back_with_nothing(virtually: Callable[[Play], Run]) -> None:
@@ -293,7 +298,7 @@ def test_a_worker_that_stays_silent_is_replaced(virtually: Callable[[Play], Run]
     run = virtually(play)
     assert states_of(run.events(), "worker:w") == ["initializing", "idle", "unresponsive", "shutdown"]
     [given_up] = run.transitions("max_timeout_exceeded")
-    assert given_up.metadata == {"silent_s": 180.0}
+    assert given_up.metadata["silent_s"] == 180.0
 
 
 def test_a_lost_worker_stays_while_its_task_is_worked_on(virtually: Callable[[Play], Run]) -> None:
@@ -423,7 +428,7 @@ def test_a_draining_worker_that_was_lost_ends_when_it_comes_back(virtually: Call
 
 # ------------------------------------------------------------------------------------------------------------ the whole
 def test_every_edge_is_taken(virtually: Callable[[Play], Run]) -> None:
-    """The pool takes every edge of the workers' table."""
+    """The pool takes every edge of the workers' table, but for the end of a worker with its supervisor."""
 
     async def play(run: Run) -> None:
         workers = {name: WorkerConfig(slots=2) for name in ("lost", "back", "drained", "idle", "unused")}
@@ -448,7 +453,7 @@ def test_every_edge_is_taken(virtually: Callable[[Play], Run]) -> None:
         await anyio.sleep(91.0)
         await pool.stop()
 
-    edges = KINDS["worker"].edges
+    edges = {edge for edge in KINDS["worker"].edges if "supervisor_lost" not in edge}
     assert set(taken(virtually(play).events())) == edges
 
 
@@ -469,8 +474,8 @@ def test_workers_of_a_dead_supervisor(virtually: Callable[[Play], Run], tmp_path
     async def after() -> None:
         async with supervising(tmp_path, journal=lambda store: MemoryJournal(left)) as run:
             pool = await pool_of(run, {"busy": WorkerConfig()})
-            assert left.entities["worker:busy"].state == "unresponsive"
             assert free(pool) == ["worker:busy-2"]
+            pool.end_left()
             await pool.stop()
 
     anyio.run(after)

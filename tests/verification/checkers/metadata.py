@@ -240,6 +240,13 @@ class MetadataChecker:
             case "claimed":
                 task.claims += 1
                 self._check_agent(record, task)
+            case "DeadLettered":
+                task.dead = True
+                run = self._runs[task.run]
+                given, wanted = told["attempts"], 0 if run.state in OVER else run.attempts
+                if (given, told["claims"]) != (wanted, task.claims):
+                    words = f"is a dead letter of {given} and {told['claims']}, not of {wanted} and {task.claims}"
+                    self._say("counted_right", record.entity_id, words)
             case "retried":
                 task.retries, task.dead = task.retries + 1, False
                 self._check_words(record, f"try {task.retries + 1}")
@@ -344,13 +351,6 @@ class MetadataChecker:
         match record.event:
             case "Commanded" | "CommandRefused" if told["command"] == "reset":
                 self._runs[task.run].is_reset = record.event == "Commanded"
-            case "DeadLettered":
-                task.dead = True
-                run = self._runs[task.run]
-                attempts = 0 if run.state in OVER else run.attempts
-                given, wanted = (told["attempts"], told["claims"], task.state), (attempts, task.claims, "FAILED")
-                if given != wanted:
-                    self._say("counted_right", record.entity_id, f"is a dead letter of {given}, not of {wanted}")
             case "WaitsForPerson":
                 if (given := tuple(told["on"])) != task.waits_for or task.state != "BLOCKED":
                     self._say("legal", record.entity_id, f"waits for a person and {given}, not for {task.waits_for}")

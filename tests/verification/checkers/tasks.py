@@ -138,8 +138,6 @@ class TaskChecker:
         self.checkpoints = CheckpointChecker(say, task_scripts, workspaces)
         self.lost_processes = False
         """Whether a process may be alive that cannot be ended, since its shim was lost."""
-        self._lost_s = 0.0
-        """Time at which a supervisor was lost last."""
 
     # ------------------------------------------------------------------ supervisors and clocks
     def started(self) -> None:
@@ -154,7 +152,6 @@ class TaskChecker:
     def ended(self, how: str) -> None:
         """Note the end of the supervisor; *how*: killed, given up without its disk, or closed in order."""
         if how != "closed":
-            self._lost_s = self._now()
             self.checkpoints.supervisor_lost()
         if how != "gave up":
             self.leases.ended()
@@ -337,9 +334,8 @@ class TaskChecker:
                 "intent_before_effect", task_script.name, "is worked on, and no record says that there is such a task"
             )
             return
-        # A task that is taken away is moved at once, and its session is ended afterwards. So an agent may begin in the
-        # commit that takes its task away; and, if the supervisor is killed in between, until the plan is taken over.
-        is_overtaken = book.before in HELD and (book.left_s == self._now() or book.left_s <= self._lost_s)
+        # One commit may let an agent begin and take the task away from its session: the session is ended then.
+        is_overtaken = book.before in HELD and book.left_s == self._now()
         if not (book.state in HELD or is_overtaken) or book.holder != attempt.session_id:
             words = f"{attempt.session_id} works on it; on record it is {book.state}, of {book.holder or 'nobody'}"
             self._say("intent_before_effect", task_script.name, words)
