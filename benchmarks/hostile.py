@@ -75,7 +75,7 @@ class Victim:
         """Plan an abort of the session, and read its state."""
         await anyio.lowlevel.checkpoint()
         self.sup.plan_abort(self.name, AbortScope.SESSION)
-        self.sup.core.state_of(self.name)
+        self.sup.core.registry.state_of(self.name)
 
     async def message(self) -> None:
         """Send a message to the session, and wait until the message is durable."""
@@ -150,7 +150,7 @@ class Hostile:
     async def end(self) -> None:
         """End the hostile session, and check that it was hostile until now."""
         assert 0 < self.swallowed < SWALLOWS_MAX, self.swallowed
-        self.sup.core.state_of("hostile/deaf")
+        self.sup.core.registry.state_of("hostile/deaf")
         self.over = True
         await self.sup.abort("hostile", AbortScope.SESSION, reason="benchmark", now=True)
 

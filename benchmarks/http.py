@@ -32,6 +32,7 @@ import anyio
 
 from benchmarks.harness import BACKENDS, options
 from supervisor import AbortScope, AgentTurn, Supervisor, open_supervisor
+from supervisor.control.operations import begin_prompt
 
 CUT: Final = 50
 """Number of records after which a reader cuts its connection."""
@@ -101,7 +102,7 @@ async def measure_aborts(sup: Supervisor, count: int) -> list[float]:
     for number in range(count):
         agent = Agent()
         session = await sup.start_session(f"a{number}", agent=agent.work)
-        sup.core.begin_request(session.id, "hang", actor="benchmark")
+        begin_prompt(sup, session.id, "hang", actor="benchmark")
         await agent.hangs.wait()
         await anyio.sleep(0.25)  # until no reader is behind
         began = perf_counter()

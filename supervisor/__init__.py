@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from supervisor.embedding.journals import open_reader
     from supervisor.embedding.runtime import open_supervisor, reconfigure
     from supervisor.host.api import Supervisor
-    from supervisor.host.services import ServiceFailed
+    from supervisor.host.handle import Session, TurnResult
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.lifecycles.types import (
         BEGINNING,
@@ -114,10 +114,10 @@ if TYPE_CHECKING:
     from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.approval_queue import OnPermission
-    from supervisor.sessions.handle import Session, TurnResult
     from supervisor.sessions.inprocess import AgentTurn, ToolAborted
     from supervisor.sessions.inspection import LiveProcesses
     from supervisor.sessions.mcp_stdio import McpError, McpResource
+    from supervisor.sessions.shutdown import ServiceFailed
     from supervisor.work.commands import CommandReused
     from supervisor.work.plan_handle import PlanHandle, run_plan, submit
     from supervisor.work.results import PlanResult, TaskResult
@@ -253,7 +253,7 @@ _NAMES = {
     "supervisor.embedding.journals": "open_reader",
     "supervisor.embedding.runtime": "open_supervisor reconfigure",
     "supervisor.host.api": "Supervisor",
-    "supervisor.host.services": "ServiceFailed",
+    "supervisor.host.handle": "Session TurnResult",
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
         "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint HeldBy InvalidArgument LifecycleEvent "
@@ -284,10 +284,10 @@ _NAMES = {
     "supervisor.runtime.entity": "Degraded NoSuchEntity Refused",
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
-    "supervisor.sessions.handle": "Session TurnResult",
     "supervisor.sessions.inspection": "LiveProcesses",
     "supervisor.sessions.inprocess": "AgentTurn ToolAborted",
     "supervisor.sessions.mcp_stdio": "McpError McpResource",
+    "supervisor.sessions.shutdown": "ServiceFailed",
     "supervisor.work.commands": "CommandReused",
     "supervisor.work.plan_handle": "PlanHandle run_plan submit",
     "supervisor.work.results": "PlanResult TaskResult",

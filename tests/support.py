@@ -28,13 +28,13 @@ from supervisor.diagnostics.event_replay import KINDS
 from supervisor.diagnostics.invariants import RecordChecker
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
+from supervisor.host.handle import Session, TurnResult
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import AgentConfig, LimitsConfig, PolicyConfig, Settings, StageBudgetsConfig
 from supervisor.ports import Append, EntityRow
 from supervisor.processes import shim
-from supervisor.sessions.handle import Session, TurnResult
 
 DEADLINE_S = 120.0
 """Seconds after which a test gives up and fails. No test waits until this time has passed."""

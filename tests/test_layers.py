@@ -308,30 +308,64 @@ def tables_stepped_by_others(sources: Sources) -> Iterator[str]:
 
 
 def performs_that_wait(sources: Sources) -> Iterator[str]:
-    """Yield a complaint for each ``perform`` that waits or steps a table, by itself or by a method of its class that it
-    calls."""
-    for module, text in sources.items():
-        for kind in [node for node in ast.walk(parsed(text)) if isinstance(node, ast.ClassDef)]:
-            methods = {one.name: one for one in kind.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
-            if module.split(".")[1:2] not in (["runtime"], ["sessions"]) or "perform" not in methods:
+    """Yield a complaint for each ``perform`` that waits or steps a table, by itself or by a method of its class, or of
+    a base class, that it calls."""
+    kinds = {
+        node.name: (module, node)
+        for module, text in sources.items()
+        if module.split(".")[1:2] in (["runtime"], ["sessions"])
+        for node in ast.walk(parsed(text))
+        if isinstance(node, ast.ClassDef)
+    }
+    for module, kind in kinds.values():
+        if any(one.name == "perform" for one in functions_of(kind)):
+            family = [kind]
+            for one in family:  # the list grows while it is read: the class, its bases, and their bases
+                family += [kinds[base.id][1] for base in one.bases if isinstance(base, ast.Name) and base.id in kinds]
+            yield from performed_badly(module, kind.name, [one for part in family for one in functions_of(part)])
+
+
+def functions_of(kind: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+    return [one for one in kind.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+
+
+def performed_badly(module: str, kind: str, methods: list[ast.FunctionDef | ast.AsyncFunctionDef]) -> Iterator[str]:
+    """Yield a complaint for each of *methods*, of one class and its bases, that waits or steps a table and that
+    ``perform`` calls, directly or not."""
+    names = ["perform"]
+    for name in names:  # the list grows while it is read
+        for method in [one for one in methods if one.name == name]:
+            calls = [node.func for node in ast.walk(method) if isinstance(node, ast.Call)]
+            attributes = [func for func in calls if isinstance(func, ast.Attribute)]
+            own = [func.attr for func in attributes if ast.unparse(func.value) in ("self", "super()")]
+            names += [one for one in dict.fromkeys(own) if one not in names]
+            called = {func.attr for func in attributes}
+            waits = isinstance(method, ast.AsyncFunctionDef)
+            if waits or STEPPING & called:
+                what = "waits" if waits else f"calls {', '.join(sorted(STEPPING & called))}"
+                yield f"{module}: {kind}.perform {what} in {name}; start a task, or send an event"
+
+
+COMPOSITION = "supervisor.host.supervision"
+
+
+def acting_compositions(sources: Sources) -> Iterator[str]:
+    """Yield a complaint for each lambda in the composition of a supervisor, and for each of its methods that calls a
+    part: whoever needs a part calls the part, so that there is one way to each."""
+    text = sources.get(COMPOSITION, "")
+    for kind in [node for node in parsed(text).body if isinstance(node, ast.ClassDef)]:
+        if any(isinstance(node, ast.Lambda) for node in ast.walk(kind)):
+            yield f"{COMPOSITION}: {kind.name} has a lambda; give the part that is to be called"
+        for method in kind.body:
+            if not isinstance(method, ast.FunctionDef | ast.AsyncFunctionDef) or method.name == "__init__":
                 continue
-            found = ["perform"]
-            for name in found:  # the list grows while it is read
-                calls = [node.func for node in ast.walk(methods[name]) if isinstance(node, ast.Call)]
-                called = {func.attr for func in calls if isinstance(func, ast.Attribute)}
-                own = {
-                    func.attr
-                    for func in calls
-                    if ast.unparse(func).startswith("self.") and isinstance(func, ast.Attribute)
-                }
-                found += [one for one in methods if one in own and one not in found]
-                waits = isinstance(methods[name], ast.AsyncFunctionDef)
-                if waits or STEPPING & called:
-                    what = "waits" if waits else f"calls {', '.join(sorted(STEPPING & called))}"
-                    yield f"{module}: {kind.name}.perform {what} in {name}; start a task, or send an event"
+            calls = [ast.unparse(node.func) for node in ast.walk(method) if isinstance(node, ast.Call)]
+            for call in [one for one in calls if one.startswith("self.")]:
+                yield f"{COMPOSITION}: {kind.name}.{method.name} calls {call}; call it where it is needed"
 
 
 CHECKS = (
+    acting_compositions,
     performs_that_wait,
     tables_stepped_by_others,
     unknown_modules,
@@ -411,6 +445,21 @@ def test_surface_exists(module: str) -> None:
         (
             {"supervisor.runtime.a": "class A:\n  def perform(self): self.entity.enter(1)"},
             "supervisor.runtime.a: A.perform calls enter in perform; start a task, or send an event",
+        ),
+        (
+            {
+                "supervisor.sessions.a": "class A(B):\n  def perform(self): self.end()",
+                "supervisor.sessions.b": "class B:\n  def end(self): self.machine.step(1, 2)",
+            },
+            "supervisor.sessions.a: A.perform calls step in end; start a task, or send an event",
+        ),
+        (
+            {COMPOSITION: "class A:\n  def stop(self): self.shutdown.stop()"},
+            f"{COMPOSITION}: A.stop calls self.shutdown.stop; call it where it is needed",
+        ),
+        (
+            {COMPOSITION: "class A:\n  def __init__(self): self.b = B(lambda: self.c)"},
+            f"{COMPOSITION}: A has a lambda; give the part that is to be called",
         ),
         (
             {"supervisor.work.a": "def f(sup): sup.registry.apply(('t', e), cause=c)"},

@@ -30,12 +30,12 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.embedding.journals import open_reader
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
+from supervisor.host.handle import Session, TurnResult
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import AbortScope, Kind, LifecycleEvent, Survivors
 from supervisor.plans import AgentConfig, LimitsConfig, PolicyConfig, Settings, StageBudgetsConfig
 from supervisor.policies.abort_plan import Receipt, total_survivors
 from supervisor.processes.orphan_check import adopt_orphans, children_left
-from supervisor.sessions.handle import Session, TurnResult
 
 DEADLINE_S = 55.0
 """Seconds that the whole demo may take."""

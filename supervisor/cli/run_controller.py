@@ -67,12 +67,12 @@ class RunController:
             async for number in signals:
                 if number == signal.SIGHUP:
                     self._say(TOO_LATE)
-                elif self._sup.unanswered:  # what closes after that has its bounds: no signal breaks it off
+                elif self._sup.requests.unanswered:  # what closes after that has its bounds: no signal breaks it off
                     await self._end(number, now=True)
 
     def closing(self, *, drains: bool) -> None:
         """Announce the end of the run. If the supervisor *drains*, the end waits for sessions that still work."""
-        if not (drains and self._sup.unanswered):
+        if not (drains and self._sup.requests.unanswered):
             self._systemd.stopping("closing", self._end_s)
         elif not self._sup.stopping.is_set():  # else that is known
             drain_s = self._sup.settings.drain_s
@@ -93,26 +93,26 @@ class RunController:
 
     async def _end(self, number: int, *, now: bool) -> None:
         self._say_stopping() if now else self._say_draining()
-        await self._sup.stop(now=now, actor=f"signal:{signal.Signals(number).name}")
+        self._sup.shutdown.stop(f"signal:{signal.Signals(number).name}", now=now)
 
     async def _watch_stops(self) -> None:
         await self._sup.stopping.wait()
-        if self._sup.failure is None and not self._sup.stop_now.is_set():
+        if self._sup.shutdown.error is None and not self._sup.stop_now.is_set():
             self._say_draining()
             await self._report_progress()
         await self._sup.stop_now.wait()
-        if self._sup.failure is None:
+        if self._sup.shutdown.error is None:
             self._say_stopping()
 
     async def _report_progress(self) -> None:
         """Report the number of turns for which a drain waits, whenever a turn has ended and every ``PROGRESS_S``
         seconds. The turns of sub-agents count, too."""
         until_s = anyio.current_time() + self._sup.settings.drain_s
-        reported = self._sup.under_way()
+        reported = len(self._sup.requests.waiting)
         while reported and (left_s := until_s - anyio.current_time()) > 0:
             with anyio.move_on_after(min(PROGRESS_S, left_s)) as waited:
-                await self._sup.answer_or_stop()
-            count = self._sup.under_way()
+                await self._sup.shutdown.answer_or_stop()
+            count = len(self._sup.requests.waiting)
             if self._sup.stop_now.is_set():
                 return
             if count and (count != reported or waited.cancelled_caught):

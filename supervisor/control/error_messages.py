@@ -104,9 +104,9 @@ def cause_of(error: BaseException) -> BaseException:
 def _known(error: BaseException) -> Failure | None:
     """Return exit status, kind and message for an error of a lower package, or ``None``. These packages are imported
     only if there is an error."""
-    from supervisor.host.services import ServiceFailed
     from supervisor.journal.statedir import StateDirBusy, StateDirError
     from supervisor.ports import JournalDamaged, JournalError
+    from supervisor.sessions.shutdown import ServiceFailed
     from supervisor.workspaces.git_command import WorkspaceError
 
     if isinstance(error, FileNotFoundError) and not _has_working_directory():

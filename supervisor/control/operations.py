@@ -20,6 +20,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from enum import StrEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -61,7 +62,7 @@ from supervisor.plans.source import BadPlan
 from supervisor.plans.splitting import read_tasks
 from supervisor.plans.task_control import CommandResult, WorkControl
 from supervisor.policies.abort_plan import AbortPlan
-from supervisor.ports import Caller, JournalError, Origin, Retention
+from supervisor.ports import Caller, JournalError, Origin, Outcome, Retention
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Degraded, Refused
 from supervisor.runtime.journal_writer import Cause
@@ -146,11 +147,32 @@ def admit(sup: Supervisor, request: Request, caller: Caller) -> Request:
         request = request.model_copy(update={"id": find_session(sup.core.registry, request.id)})
     access = OPERATIONS[request.do].access
     if access is not None and caller.origin is not Origin.OPERATOR:
-        why = refusal(access, request, caller, sup.core.reach_of(caller), lambda one: _plan(sup, one))
+        why = refusal(access, request, caller, sup.core.registry.reach_of(caller), lambda one: _plan(sup, one))
         if why:
-            sup.core.note_refused(caller, request.do, why)
+            _note_refused(sup, caller, request.do, why)
             raise Refused(why)
     return request.model_copy(update={"by": caller.named(request.by)}) if isinstance(request, Command) else request
+
+
+def _note_refused(sup: Supervisor, caller: Caller, asked: str, why: str) -> None:
+    """Log that a request of *caller* was refused, and record the refusal for the caller's session, if there is one."""
+    name = caller.named("nobody")
+    _log.warning("a request to the supervisor was refused", by=name, asked=asked, why=why)
+    metadata = {"asked": asked, "pid": caller.pid}
+    sup.core.registry.record_fact(caller.session, "RequestRefused", Cause(actor=name), metadata, reason=why)
+
+
+def begin_prompt(sup: Supervisor, session_id: str, text: str, *, actor: str) -> Callable[[], Awaitable[Outcome]]:
+    """Send a prompt to a session for *actor*; return a function that waits for the outcome. The request goes on when
+    the caller is cancelled, or never calls the function.
+
+    Raises:
+        NoSuchEntity, Refused: as for ``Session.run``.
+    """
+    core = sup.core
+    core.requests.check_prompt(session_id, text)
+    prompted = partial(core.requests.outcome_of, session_id, text, Cause(actor=actor))
+    return core.background.begin(prompted, f"prompt {session_id}")
 
 
 def error_reply(raised: Exception) -> dict[str, str]:
@@ -228,7 +250,7 @@ def _plan(sup: Supervisor, request: Abort) -> AbortPlan:
 async def send(sup: Supervisor, request: Send) -> Replies:
     """Send a session a message: for its next prompt, or, if it is urgent, within the running turn."""
     yield {
-        "message_id": await sup.core.send(
+        "message_id": await sup.core.requests.send(
             request.id, request.text, urgent=request.urgent, sender=request.by, at=request.at
         )
     }
@@ -238,24 +260,24 @@ async def start(sup: Supervisor, request: Start) -> Replies:
     """Start a session, and have its agent begin to work on the prompt, if one is given. If the name was used before, a
     number is appended to it."""
     given: dict[str, Any] = {"agent": request.agent, "parent": request.parent, "directory": request.directory}
-    session = await sup.core.start_session(request.name, **given, cause=Cause(actor=request.by))
+    session_id = await sup.core.session_factory.start(request.name, **given, cause=Cause(actor=request.by))
     if request.prompt is not None:
-        sup.core.begin_request(session.id, request.prompt, actor=request.by)
-    yield {"session": session.id}
+        begin_prompt(sup, session_id, request.prompt, actor=request.by)
+    yield {"session": session_id}
 
 
 async def prompt(sup: Supervisor, request: Prompt) -> Replies:
     """Have the agent of a session work on a prompt, after the prompts that it has already. The reply comes at once, or,
     with wait, when the turn has ended. A caller that leaves meanwhile ends nothing."""
-    result = sup.core.begin_request(request.id, request.text, actor=request.by)
-    ended = await result() if request.wait else None
+    outcome = begin_prompt(sup, request.id, request.text, actor=request.by)
+    ended = await outcome() if request.wait else None
     yield {"result": None if ended is None else {name: getattr(ended, name) for name in _RESULT}}
 
 
 async def close(sup: Supervisor, request: Close) -> Replies:
     """End a session as completed, with everything below it, and reply when all of it has ended."""
     sup.core.registry.session(request.id)
-    await sup.core.close_session(request.id, reason=request.reason, cause=Cause(actor=request.by))
+    await sup.core.aborts.close_session(request.id, reason=request.reason, cause=Cause(actor=request.by))
     yield {"closed": request.id}
 
 

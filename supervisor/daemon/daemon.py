@@ -103,7 +103,7 @@ class Daemon:
             if stored is not None:
                 self._tokens[row.id] = token
                 try:
-                    core.configure_run(row.id, self._setup_of(recalled_plan(stored.plan, _no_function), stored))
+                    core.setups.configure_run(row.id, self._setup_of(recalled_plan(stored.plan, _no_function), stored))
                 except (BadPlan, ValueError) as error:
                     _log.error("the agents of a run cannot be configured", run=row.id, why=str(error))
         self._store.keep_only(self._tokens.values())
@@ -145,7 +145,7 @@ class Daemon:
         await self._begun.wait()
         if self.ending.is_set():
             raise Refused("no plan is taken: the daemon is ending; submit it again when it has been started again")
-        self._core.check_disk("a plan")
+        self._core.registry.check_disk("a plan")
         is_recorded = not request.text
         if request.text:
             plan = await anyio.to_thread.run_sync(self._read, request)
@@ -366,7 +366,7 @@ class Daemon:
         core = self._core
         backlogs = [(one.runner.plan_run.backlog, one.run_id) for one in core.part(Submissions).running if one.run_id]
         tasks = sum(backlog.held(run) + backlog.unheld(run) for backlog, run in backlogs)
-        return max(tasks, core.under_way())
+        return max(tasks, len(core.requests.waiting))
 
     async def drained(self) -> None:
         """Wait until nothing is at work, at most ``drain_s``, or until the daemon is to end at once."""

@@ -24,7 +24,7 @@ async def send_heartbeats(sup: SupervisorCore, systemd: Notifier) -> None:
         return
     while True:
         with suppress(AskTimeout, ActorStopped):  # then there is no sign of life, and systemd decides
-            await sup.heartbeat(timeout_s=BEAT_S)
+            await sup.background.heartbeat(timeout_s=BEAT_S)
             systemd.alive()
         await anyio.sleep(systemd.watchdog_s / BEATS)
 
@@ -32,7 +32,7 @@ async def send_heartbeats(sup: SupervisorCore, systemd: Notifier) -> None:
 async def watch_disk(sup: SupervisorCore, systemd: Notifier) -> None:
     """Report outages of the journal to systemd; other code reports outages to the terminal and to the log."""
     while True:
-        outage = await sup.degraded()
+        outage = await sup.journal_writer.disk.wait_down()
         if not sup.stopping.is_set():
             systemd.status(outage.words)
         await sup.journal_writer.disk.up.wait()

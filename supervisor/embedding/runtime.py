@@ -223,7 +223,7 @@ def _http_service(opened: StateDir, http: bool | HttpOptions) -> Iterator[Callab
 
 async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:
     await sup.stopping.wait()
-    await sup.finish()
+    await sup.shutdown.finish()
     block.cancel()
 
 
@@ -277,7 +277,7 @@ def reconfigure(
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
     _check_adapters(profiles, supervisor.core.plugins)
-    supervisor.core.configure(profiles, settings)
+    supervisor.core.setups.configure(profiles, settings)
 
 
 async def _plugged(names: Sequence[str] | None, given: Sequence[object]) -> Plugins:
@@ -370,24 +370,24 @@ async def close_sessions(supervisor: SupervisorCore) -> None:
     Raises:
         JournalError: the journal was lost, or its disk was still down at the end.
     """
-    await supervisor.finish()
-    await supervisor.close_all(_end_of_work(supervisor))
+    await supervisor.shutdown.finish()
+    await supervisor.shutdown.close_all(_end_of_work(supervisor))
     with supervisor.registry.system.timers.limit(LAST_RECORDS_S) as waited:
         await supervisor.journal_writer.durable()
     if waited.cancelled_caught:
         supervisor.journal_writer.abandon()
-    if supervisor.failure is not None:
-        raise supervisor.failure
+    if supervisor.shutdown.error is not None:
+        raise supervisor.shutdown.error
 
 
 async def _end(supervisor: SupervisorCore, why: str | None) -> None:
     """End every session: as completed, or, if *why* gives a reason, by an abort. Wait at most ``LAST_RECORDS_S`` for
     the disk."""
-    await supervisor.end_plans()
+    await supervisor.shutdown.end_plans()
     if why is None:
-        await supervisor.close_all(_end_of_work(supervisor))
+        await supervisor.shutdown.close_all(_end_of_work(supervisor))
     else:
-        await supervisor.abort_all(why, _end_of_work(supervisor))
+        await supervisor.shutdown.abort_all(why, _end_of_work(supervisor))
     with supervisor.registry.system.timers.limit(LAST_RECORDS_S) as waited:
         await supervisor.journal_writer.close()
     if waited.cancelled_caught:
@@ -421,7 +421,7 @@ def _end_with_block(supervisor: SupervisorCore, stack: AsyncExitStack) -> None:
     async def end(kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
         try:
             if error is None:
-                await supervisor.finish()
+                await supervisor.shutdown.finish()
         except BaseException as late:  # the host was cancelled while it drained
             error = late
             raise
@@ -435,8 +435,8 @@ def _end_with_block(supervisor: SupervisorCore, stack: AsyncExitStack) -> None:
                 # sessions that were stopped are not stopped twice.
                 await to_the_end(partial(_end, supervisor, why))
                 raise
-        if supervisor.failure is not None and error is None:
-            raise supervisor.failure
+        if supervisor.shutdown.error is not None and error is None:
+            raise supervisor.shutdown.error
         return False
 
     stack.push_async_exit(end)

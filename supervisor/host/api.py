@@ -14,7 +14,8 @@ import anyio
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.factories import clean_env
-from supervisor.host.services import ServiceFailed
+from supervisor.host.handle import Session
+from supervisor.host.journal_services import compact
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent, RecordId
 from supervisor.plans import Settings
@@ -28,10 +29,10 @@ from supervisor.ports import Compacted, JournalError, Launch, McpServer, Reader,
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
-from supervisor.sessions.handle import Session
 from supervisor.sessions.inspection import LiveProcesses, inspect, list_processes
 from supervisor.sessions.mcp_stdio import START_S, McpError, McpResource
 from supervisor.sessions.monitor_registry import hosts_scope
+from supervisor.sessions.shutdown import ServiceFailed
 
 
 class Supervisor:
@@ -86,7 +87,7 @@ class Supervisor:
             Refused: the parent, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written now.
             JournalError: the journal was lost before the record was durable; the session is ended.
         """
-        return await self.core.start_session(
+        session_id = await self.core.session_factory.start(
             name,
             agent=agent,
             parent=parent,
@@ -97,6 +98,7 @@ class Supervisor:
             within=within,
             patience=patience,
         )
+        return Session(self.core, session_id)
 
     def session(self, session_id: str) -> Session:
         """Return a handle for a session, given its id."""
@@ -166,10 +168,16 @@ class Supervisor:
         wait for) and begins no other: new sessions, prompts and tasks are refused, prompts that wait behind a turn get
         the result ``aborted``, and a session that waits for its next try gives up. A session that still lives when
         ``drain_s`` is over is stopped. The code in the block of ``open_supervisor`` is not cancelled, unless
-        ``stop_cancels_host`` is set there. The supervisor has ended when that block has been left.
+        ``stop_cancels_host`` is set there. The supervisor has ended when that block has been left. A daemon ends
+        otherwise: it leaves what is open to the next daemon.
         """
         check_type("now", now, bool)
-        await self.core.stop(now=now, actor=actor)
+        check_type("actor", actor, str)
+        daemon = self.core.daemon
+        if daemon is not None and not self.core.background.has_ended:
+            daemon.stop(by=actor, now=now)
+        else:
+            self.core.shutdown.stop(actor, now=now)
 
     # ------------------------------------------------------------------ budgets
     def scope(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> BudgetScope | None:
@@ -219,8 +227,8 @@ class Supervisor:
         check_type("always", always, bool)
         check_text("because", because)
         check_text("by", by)
-        self.core.check_disk(f"an answer to {permission_id}")
-        return await self.core.run_to_completion(
+        self.core.registry.check_disk(f"an answer to {permission_id}")
+        return await self.core.background.run_to_completion(
             lambda: self.core.approvals.answer(permission_id, allow=allow, always=always, because=because, by=by),
             f"answer {permission_id}",
         )
@@ -255,9 +263,9 @@ class Supervisor:
         check_types(Mapping, env=env)
         check_type("start_s", start_s, int, float)
         session, ctx = self.core.registry.session(session_id), self.core.registry.system.context(session_id)
-        self.core.check_disk(f"an MCP server for {session_id}")
+        self.core.registry.check_disk(f"an MCP server for {session_id}")
         server = McpServer(name=name, command=tuple(command), env=dict(env or {}))
-        self.core.hide_values([server.env])
+        self.core.setups.hide_values([server.env])
         launch = Launch(
             argv=server.command, cwd=session.directory, env={**clean_env(), **server.env}, session=session_id
         )
@@ -307,7 +315,7 @@ class Supervisor:
     def access_levels(self) -> list[AccessLevel]:
         """Return the trust level of each agent, by name, and what it permits; none without graduated access (``access``
         in the settings)."""
-        return self.core.access_levels()
+        return self.core.trust.levels()
 
     def subscribe(
         self, after_seq: RecordId | None = None
@@ -337,7 +345,7 @@ class Supervisor:
             JournalError: the compaction failed, maybe in part; sessions go on.
         """
         check_types(Retention, retention=retention)
-        return await self.core.compact(retention)
+        return await compact(self.core, retention)
 
     def reload_tokens(self) -> bool:
         """Read the token file of the HTTP API again, and return whether there is one. From then on the removed tokens
@@ -356,13 +364,13 @@ class Supervisor:
     def outage(self) -> Outage | None:
         """The reason why the journal cannot be written now, and the time since when; ``None`` while it can be
         written."""
-        return self.core.outage
+        return self.core.journal_writer.disk.outage
 
     @property
     def shortage(self) -> Shortage | None:
         """The resource, such as file descriptors, whose shortage prevents the start of programs now; ``None`` if there
         is none."""
-        return self.core.shortage
+        return self.core.processes.shortage
 
     @property
     def unidentified(self) -> tuple[UnidentifiedProcess, ...]:
@@ -372,14 +380,14 @@ class Supervisor:
 
     async def degraded(self) -> Outage:
         """Wait until the journal cannot be written, and return the outage; return at once while it cannot."""
-        return await self.core.degraded()
+        return await self.core.journal_writer.disk.wait_down()
 
     async def recovered(self) -> None:
         """Wait until the journal can be written again, or this supervisor is ending."""
-        await self.core.recovered()
+        await self.core.shutdown.wait_writable()
 
     @property
     def failure(self) -> JournalError | ServiceFailed | None:
         """The error that ended every session, ``None`` if there was none. Either the journal is lost, or a service
         crashed too often."""
-        return self.core.failure
+        return self.core.shutdown.error

@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from uuid import UUID
 
 from supervisor.agent_catalogue import KNOWN_SERVERS, agent_programs
-from supervisor.agents.codecs import MakeCodec, scripted_command
+from supervisor.agents.codecs import codec_for, scripted_command
 from supervisor.agents.protocols.command import CommandCodec
 from supervisor.host.dependencies import Dependencies
 from supervisor.journal.compaction import JournalArchiver
@@ -24,6 +23,7 @@ from supervisor.journal.transcript import OpenTranscripts, Transcript
 from supervisor.plans import Settings
 from supervisor.plans.agents import AgentConfig, agent_of
 from supervisor.plans.enforcement import needs_asking
+from supervisor.plugins import Plugins
 from supervisor.plugins.guard import AdapterFailed, NoHost
 from supervisor.ports import AgentFiles, Journal, Launch, ProcessHost, TranscriptSink, WallClock, Workspace
 from supervisor.ports.agent_profile import AgentFunction, AgentProfile
@@ -103,7 +103,8 @@ class ConnectionFactory:
     """Makes the connection to a session's next agent: a program under a shim, or a function.
 
     Args:
-        codec_of: function that returns, for an agent profile, the function that makes a codec.
+        plugins: plug-ins, which may bring adapters of agents.
+        delegate: starts a child session for an agent.
     """
 
     def __init__(
@@ -112,13 +113,13 @@ class ConnectionFactory:
         delegate: Delegate,
         processes: RetryingProcessHost,
         files: AgentFiles,
-        codec_of: Callable[[AgentProfile], MakeCodec],
+        plugins: Plugins,
     ) -> None:
         self._registry = registry
         self._delegate = delegate
         self._host = processes
         self._files = files
-        self._codec_of = codec_of
+        self._plugins = plugins
 
     def __call__(self, session: LiveSession, agent_id: str, incarnation: int, prompt: str) -> Connection:
         profile = session.profile
@@ -130,7 +131,13 @@ class ConnectionFactory:
         session.resume_id, session.interrupted = None, False  # one try to resume
         host = self._host
         try:
-            codec = self._codec_of(profile)()
+            codec = codec_for(
+                profile.adapter,
+                self._plugins.adapters,
+                agent_options=profile.agent_options,
+                mapping=profile.mapping,
+                quirks=profile.quirks,
+            )()
             # Of a new conversation, where the protocol lets us choose. From the seed: a run can be repeated.
             random_bits = self._registry.system.rng("conversation", agent_id).getrandbits(128)
             new_id = str(UUID(int=random_bits, version=4))

@@ -65,7 +65,7 @@ class Notifications:
         task_status.started()
         is_over = False
         while not is_over:
-            targets, changed = self._sup.settings.notice_targets, self._sup.configured
+            targets, changed = self._sup.settings.notice_targets, self._sup.setups.configured
             if not targets:
                 await any_of(changed, self._sup.services.closing)
                 is_over = not changed.is_set()
@@ -103,10 +103,10 @@ class Notifications:
     async def _tell_of_outages(self, targets: Sequence[NoticeTarget]) -> None:
         interested = [one for one in targets if NoticeKind.JOURNAL in one.kinds]
         while interested and not self._sup.stopping.is_set():
-            outage = await self._sup.degraded()
+            outage = await self._sup.journal_writer.disk.wait_down()
             await self._tell_journal(interested, f"the journal cannot be written: {outage.why}", outage.since)
-            await self._sup.recovered()
-            if self._sup.outage is None:
+            await self._sup.shutdown.wait_writable()
+            if self._sup.journal_writer.disk.outage is None:
                 await self._tell_journal(
                     interested, "the journal can be written again", self._sup.journal_writer.clock.wall.time()
                 )

@@ -49,6 +49,7 @@ from actors import (
 )
 from actors.one_shot_event import OneShotEvent, first_of
 from supervisor.ports.logs import get_logger
+from supervisor.sessions.shutdown import ServiceFailed, Shutdown
 
 SERVICES: Final = ":services"
 """Actor id of the services' supervisor; no session can have this id."""
@@ -69,17 +70,6 @@ class ReadyLoop(Protocol):
     """Protocol of a loop that reports when it is ready, through ``task_status`` as for ``TaskGroup.start``."""
 
     def __call__(self, *, task_status: TaskStatus[None]) -> Coroutine[Any, Any, None]: ...
-
-
-class ServiceFailed(Exception):
-    """Raised when a service crashed more often than services may be restarted; every session was ended."""
-
-    def __init__(self, error: RestartLimitExceeded) -> None:
-        most = error.intensity
-        super().__init__(
-            f"the supervisor's service {error.child!r} crashed again after {most.restarts_max} restarts of services "
-            f"within {most.period_s:g} s; every session is ended. The last reason: {error.reason}"
-        )
 
 
 class _Service:
@@ -129,15 +119,11 @@ class _Incarnation:
 
 
 class Services:
-    """The services of one supervisor.
+    """The services of one supervisor, which ends when services crash too often."""
 
-    Args:
-        failed: function that is called when services crashed too often.
-    """
-
-    def __init__(self, system: ActorSystem, failed: Callable[[ServiceFailed], None]) -> None:
+    def __init__(self, system: ActorSystem, shutdown: Shutdown) -> None:
         self._system = system
-        self._failed = failed
+        self._shutdown = shutdown
         self._closed_in_order: list[_Service] = []
         self._supervisor: Ref | None = None
         """The kernel supervisor of the services, made with the first service: without services none is needed."""
@@ -191,4 +177,4 @@ class Services:
 
     def _on_down(self, down: Down) -> None:
         if isinstance(down.reason, RestartLimitExceeded):
-            self._failed(ServiceFailed(down.reason))
+            self._shutdown.service_failed(ServiceFailed(down.reason))

@@ -333,6 +333,8 @@ def increment_session(data: SessionData, event: Event) -> Answered:
 def new_incarnation(data: SessionData, event: PromptReady) -> Answered:
     """Begin the next incarnation. An urgent message that came too late for this prompt interrupts the turn once the
     agent is ready."""
+    # A message may have come since the prompt was built: it is not in the prompt. Were it counted as offered, the
+    # success of this turn would remove it unread.
     offered = len(data.inbox) if event.messages is None else min(event.messages, len(data.inbox))
     latched = any(message.interrupts for message in data.inbox[offered:])
     changed = _change(
@@ -616,11 +618,15 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
     of its own."""
     if data.current is None or event.turn_id != data.turn_id:
         return data, ()
+    # Both of these come before the reply: a requester that has its reply may close the session, and a message that
+    # waited for the end of the turn would never be delivered.
     if event.completed and data.current.goes_on:
         return _go_on(data, data.current, event)
     if event.completed and _owed_turn(data) is not None:
         return _go_on(data, msgspec.structs.replace(data.current, prompt="", reason=""), event)
     outcome = "completed" if event.completed else "failed"
+    # Reply and next turn are effects of one record: a kill in between leaves both in the outbox, so no request is
+    # answered twice and none is lost.
     answer = ReplyToRequest(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
     if data.queue:
         following, *rest = data.queue
@@ -671,6 +677,7 @@ def settle_success(data: SessionData, event: TurnReaped) -> Answered:
 def answer_all(data: SessionData, event: Ended) -> Answered:
     waiting = (*((data.current,) if data.current else ()), *data.queue)
     outcome = "failed" if data.outcome == "failed" else "aborted"
+    # The replies precede the end of the log: FinalizeEntity removes the session, and with it whoever could reply.
     answers = tuple(ReplyToRequest(request_id=one.id, outcome=outcome, error=data.last_error) for one in waiting)
     return _change(data, current=None, queue=(), ended=True, ending=None), (*answers, FinalizeEntity())
 
@@ -715,6 +722,8 @@ SESSION: Machine[Session, SessionData] = Machine(
             S.RUNNING,
             do=[use_up_deadline, reset_errors_when_stable, turn_ready, send_prompt],
         ),
+        # What is nobody's failure comes before everything that counts failures: a supervisor that is killed again and
+        # again must not use up the errors that the session may have.
         rule(
             SessionExited,
             S.SPAWNING,
@@ -727,7 +736,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             SessionExited,
             S.SPAWNING,
             S.STOPPED,
-            when=clean_and_threshold_reached,
+            when=clean_and_threshold_reached,  # an exit before it was ready is an error, however clean
             do=[conclude, count_failure, log_fatal, fail_launched_turn, end_scope],
             extension=BEFORE_READY,
         ),

@@ -27,7 +27,7 @@ for has no later deadline than its parent.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -38,9 +38,10 @@ from supervisor.lifecycles.types import (
     AbortScope,
     CancelMode,
     Survivors,
+    TerminationStage,
     choice_of,
 )
-from supervisor.policies.abort_request import StageDeadlines, call_deadlines, stage_deadlines
+from supervisor.policies.stage_deadlines import StageDeadlines, call_deadlines, session_deadlines
 
 
 class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -238,6 +239,17 @@ def total_survivors(counts: Iterable[Survivors]) -> Survivors:
     return total
 
 
+def stage_of_fates(fates: Sequence[ProcessFate]) -> TerminationStage:
+    """Return the most forceful stage that was needed to end the processes with these *fates*, after their scope was
+    cancelled."""
+    ended_by = {fate.ended_by for fate in fates}
+    if any(fate.exiting_s for fate in fates):
+        return TerminationStage.EXITING
+    if "kill" in ended_by:
+        return TerminationStage.KILL
+    return TerminationStage.TERMINATE if "terminate" in ended_by else TerminationStage.CANCEL
+
+
 class UnknownTarget(LookupError):
     """Error: no session or tool call has the id that an abort names."""
 
@@ -259,13 +271,20 @@ Tree = Mapping[str, TreeNode]
 
 
 def plan_abort(
-    tree: Tree, target: str, scope: AbortScope | str, policy: AbortPolicy | None = None, *, now: bool = False
+    tree: Tree,
+    target: str,
+    scope: AbortScope | str,
+    policy: AbortPolicy | None = None,
+    *,
+    now: bool = False,
+    within_s: float | None = None,
 ) -> AbortPlan:
     """Plan an abort of *target* at *scope*.
 
     A TOOL abort of a call includes the calls made within it; a TOOL abort of a session means all its open calls. A
     SESSION or SIBLING abort of a call means an abort of the call's session. *policy*, if given, replaces the policies
-    in force; *now* plans an abort that starts at the kill stage.
+    in force; *now* plans an abort that starts at the kill stage; *within_s* bounds the seconds that the
+    termination of every node may take. Neither the plan's id nor its ``deadline_s`` depends on *within_s*.
 
     Raises:
         UnknownTarget: no node has that id.
@@ -281,7 +300,7 @@ def plan_abort(
         node = tree[node.parent]
     if scope is AbortScope.SIBLING and node.parent is None and not node.ended:
         raise NoSiblings(node.id)
-    walk = _TreeWalk(tree, policy, now)
+    walk = _TreeWalk(tree, policy, now, within_s)
     walk.run(node, scope)
     return AbortPlan(
         target=target,
@@ -314,14 +333,14 @@ class _PlannedSession(NamedTuple):
 class _TreeWalk:
     """A walk over the tree that collects the nodes to end. Each node is planned once: the first way to it counts."""
 
-    def __init__(self, tree: Tree, policy: AbortPolicy | None, now: bool) -> None:
+    def __init__(self, tree: Tree, policy: AbortPolicy | None, now: bool, within_s: float | None) -> None:
         self.tree = tree
         self.reached: dict[str, PlannedNode] = {}
         self.ending: dict[str, str | None] = {}
         self.policy_sources: dict[str, None] = {}
         self.uncrossed: list[UncrossedEdge] = []
         self.deadline_s = 0.0
-        self._policy, self._now = policy, now
+        self._policy, self._now, self._within_s = policy, now, within_s
         self._crossings: list[Crossing] = []
         self._spared: dict[str, None] = {}
 
@@ -370,13 +389,14 @@ class _TreeWalk:
 
     # -------------------------------------------------------------------------------------------------- one by one
     def _plan_call(self, call: TreeNode, policy: AbortPolicy) -> None:
-        self.deadline_s = max(self.deadline_s, stage_deadlines(policy.ladder, now=self._now).kill_s)
+        # A call that does not end has its turn interrupted, which may take the agent of its session with it.
+        self.deadline_s = max(self.deadline_s, session_deadlines(policy.ladder, now=self._now).kill_s)
         self.reached[call.id] = PlannedNode(
             id=call.id,
             kind=call.kind,
             scope=AbortScope.TOOL,
             edge=None,
-            due=call_deadlines(policy.ladder, now=self._now),
+            due=call_deadlines(policy.ladder, self._within_s, now=self._now),
             processes=call.processes,
         )
 
@@ -420,6 +440,8 @@ class _TreeWalk:
             self.ending.setdefault(node.id, edge)
         elif node.id not in self.reached:
             self.deadline_s = max(self.deadline_s, step.due.kill_s)
+            is_cut = self._within_s is not None and self._within_s < step.due.kill_s
+            due = self._deadlines_of(node, self._within_s) if is_cut else step.due
             self.reached[node.id] = PlannedNode(
                 id=node.id,
                 kind=node.kind,
@@ -427,7 +449,7 @@ class _TreeWalk:
                 edge=edge,
                 reason=step.reason,
                 mode=step.mode,
-                due=step.due,
+                due=due,
                 processes=node.processes,
             )
 
@@ -450,7 +472,7 @@ class _TreeWalk:
 
     def _deadlines_of(self, node: TreeNode, within_s: float | None) -> StageDeadlines:
         policy = node.policy if self._policy is None else self._policy
-        return stage_deadlines(policy.ladder, within_s, now=self._now)
+        return session_deadlines(policy.ladder, within_s, now=self._now)
 
     # ------------------------------------------------------------------------------------------------- results
     def _record_crossing(self, edge: str, ruled_by: TreeNode, scope: AbortScope, after: str | None) -> None:

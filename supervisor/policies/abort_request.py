@@ -1,79 +1,23 @@
-"""Abort request: all requests to end one session, merged into one value; and the deadlines of the stages. Pure.
+"""Abort request: all requests to end one session, merged into one value. Pure.
 
 The first reason wins, and later ones are appended; the severity only rises; the deadline only shrinks. So the order of
 two requests decides whose reason is named, but not how soon or how hard the session ends.
-
-The deadline of an abort plan is the end of its last kill stage. With the default ``StageBudgets`` (a budget each for
-request, cancel, terminate and kill) the kill is over 18 s after the abort. The abort of a tool call that the agent runs
-by itself passes through fewer stages; ``sessions.tool_calls.CallTermination`` has their deadlines.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.types import StageBudgets, TerminationStage
+from supervisor.lifecycles.types import TerminationStage
 
 CAUSES_MAX = 16
 """Number of later causes that are kept in memory; every cause is in the journal."""
 
 
 _RANKS = {stage: rank for rank, stage in enumerate(TerminationStage)}
-
-
-class StageDeadlines(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Seconds from the abort at which each termination stage of a node is over: sums of the ``StageBudgets``, whose
-    fields have the same names."""
-
-    request_s: float
-    cancel_s: float
-    terminate_s: float
-    kill_s: float
-
-
-CALL_ASKED_S: Final = 1.0
-"""Time budget of the request stage of one tool call, in seconds. Measured: an agent ends a call in 5 ms."""
-
-EXITING_S: Final = 60.0
-"""Time budget of the stage exiting, in seconds: how long the end of processes is waited for that run no code any more,
-since the kernel is ending them. Measured: 48 GiB of pinned memory take 3 to 8 s. The deadline of an abort does not
-count this time."""
-
-
-def call_deadlines(budgets: StageBudgets, *, now: bool = False) -> StageDeadlines:
-    """Return when each stage of one tool call is over, in seconds from now. The agent is requested to end the call for
-    ``CALL_ASKED_S``; then the call's processes are killed for ``request_s``, or, with *now*, for ``kill_s``. After that
-    the turn of the call is interrupted. A call has no stages cancel and terminate.
-    """
-    request_s = 0.0 if now else min(CALL_ASKED_S, budgets.request_s)
-    kill_s = min(request_s + (budgets.kill_s if now else budgets.request_s), budgets.total_s)
-    return StageDeadlines(request_s=request_s, cancel_s=request_s, terminate_s=request_s, kill_s=kill_s)
-
-
-def stage_deadlines(budgets: StageBudgets, within_s: float | None = None, *, now: bool = False) -> StageDeadlines:
-    """Return when each stage is over, in seconds from now.
-
-    *within_s* bounds the whole termination; if the budgets sum up to more, the gentlest stages are shortened first.
-    *now* skips all stages before kill.
-    """
-    request_s = 0.0 if now else budgets.request_s
-    cancel_s = request_s + (0.0 if now else budgets.cancel_s)
-    terminate_s = cancel_s + (0.0 if now else budgets.terminate_s)
-    kill_s = terminate_s + budgets.kill_s
-    if within_s is not None and within_s < kill_s:
-        kill_s = max(within_s, 0.0)
-        terminate_s = min(terminate_s, max(kill_s - budgets.kill_s, 0.0))
-        cancel_s = min(cancel_s, max(terminate_s - budgets.terminate_s, 0.0))
-        request_s = min(request_s, max(cancel_s - budgets.cancel_s, 0.0))
-    return StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
-
-
-def program_end_s(budgets: StageBudgets) -> float:
-    """Return the longest time, in seconds, that the end of a program takes after its scope was cancelled."""
-    return budgets.terminate_s + budgets.kill_s + EXITING_S
 
 
 class MergeOutcome(StrEnum):

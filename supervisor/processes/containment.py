@@ -18,7 +18,7 @@ from typing import NamedTuple
 import anyio
 import anyio.lowlevel
 
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.stage_deadlines import EXITING_S
 from supervisor.processes.descent import identity_of
 from supervisor.processes.exit_wait import LOOK_S
 from supervisor.processes.shim import exiting_processes, is_alive, is_exiting

@@ -14,7 +14,7 @@ from math import inf
 from typing import Final
 
 from actors.waiting import within
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.stage_deadlines import EXITING_S
 from supervisor.ports import OnExiting
 
 KILL_EXTRA_S: Final = 2.0

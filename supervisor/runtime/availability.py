@@ -134,6 +134,12 @@ class JournalAvailability:
             return False
         return True
 
+    async def wait_down(self) -> Outage:
+        """Wait until the journal cannot be written, and return the outage; return at once while it cannot."""
+        while (outage := self.outage) is None:
+            await self.down.wait()
+        return outage
+
     async def wait_unless_down(self, moment: OneShotEvent) -> bool:
         """Wait until the event *moment* is set or an outage begins; return whether *moment* is set."""
         while not moment.is_set() and self.outage is None:

@@ -30,9 +30,10 @@ from actors.machine import Event, Step
 from supervisor.lifecycles.effects import FinalizeEntity, SendEvent, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
 from supervisor.lifecycles.types import LifecycleEvent, RecordId
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.stage_deadlines import EXITING_S
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import (
+    Degraded,
     Entity,
     EntityActor,
     NoSuchEntity,
@@ -130,6 +131,7 @@ class EntityRegistry:
         self.journal_writer = journal_writer
         self.names = names
         self.entities: dict[str, Entity] = {}
+        journal_writer.perform = self.perform
         journal_writer.disk.down.then(self._pause_deadlines)
 
     # ------------------------------------------------------------------ creation and removal
@@ -165,6 +167,8 @@ class EntityRegistry:
         Raises:
             ActorStopped: the parent is stopping; the entity is not added.
         """
+        # The actor first: if its parent is stopping, there is no record of an entity that never lived. Nothing awaits
+        # in between, so no event is processed before the first record.
         self._spawn(entity, home, contained)
         entity.record_birth(cause)
 
@@ -185,6 +189,7 @@ class EntityRegistry:
     def remove(self, entity_id: str) -> None:
         """Remove an entity from memory: no further event is sent to it, and no further record is made about it. Records
         that it has made already are written later if they are not durable yet."""
+        # Out of the table first: whatever the end of its actor calls, no event is sent to the entity from here on.
         entity = self.entities.pop(entity_id, None)
         self.system.stop(entity_id, "ended")
         if entity is not None:
@@ -242,6 +247,7 @@ class EntityRegistry:
             NoSuchEntity: an entity is gone; nothing is recorded.
             Refused: a table does not allow its event; only that is recorded.
         """
+        # All tables are asked before anything is recorded: a refusal of the third leaves no half of the decision.
         steps: list[tuple[Entity, Context | None, Event, Step[Any, Any]]] = []
         after: dict[str, tuple[Enum, Any]] = {}
         for entity_id, event in moves:
@@ -256,6 +262,7 @@ class EntityRegistry:
                 raise Refused(str(refusal)) from None
             after[entity_id] = step.state, step.data
             steps.append((entity, ctx, event, step))
+        # One transaction: a kill between two of the records would leave a task closed whose job still runs.
         with self.journal_writer.together():
             for entity, ctx, event, step in steps:
                 record = entity.enter(ctx, event, step, cause)
@@ -307,6 +314,8 @@ class EntityRegistry:
             return
         effect, cause = pending.effect, Cause(pending.seq, None, pending.entity_id)
         if isinstance(effect, SendEvent):
+            # The receiver's record acknowledges the effect, in one transaction with what the event led to. Acknowledged
+            # here, a kill before that record would lose the event.
             if self.forward(effect, cause._replace(effect_id=pending.effect_id)):
                 return
         elif isinstance(effect, FinalizeEntity):
@@ -316,6 +325,7 @@ class EntityRegistry:
                 entity.start_timer(ctx, effect, pending.epoch, cause)
         else:
             entity.perform(effect, cause)
+        # After the effect: a kill in between performs it again, and never not at all.
         self.journal_writer.acknowledge(pending.effect_id)
 
     def forward(self, effect: SendEvent, cause: Cause) -> bool:
@@ -352,6 +362,18 @@ class EntityRegistry:
             ctx.scope.cancel(cause)
 
     # ------------------------------------------------------------------ queries
+    def check_disk(self, what: str) -> None:
+        """Raise Degraded if the journal cannot be written now; *what* names what is refused."""
+        if (outage := self.journal_writer.disk.outage) is not None:
+            raise Degraded(what, outage)
+
+    def state_of(self, entity_id: str) -> str:
+        """Return the state of a living entity.
+
+        Raises:
+            NoSuchEntity: no living entity has that id.
+        """
+        return str(self.entity(entity_id).state.value)
 
     def entity(self, entity_id: str) -> Entity:
         """Return the living entity with the id *entity_id*.

@@ -68,6 +68,10 @@ class Cause(NamedTuple):
     actor: str = "supervisor"
 
 
+HOST = Cause(actor="host")
+"""Cause of what the embedding program requests."""
+
+
 class PendingEffect(msgspec.Struct, frozen=True, gc=False):
     """Effect of a recorded event, with the state epoch of its entity at the time of the decision. ``effect_id`` is
     ``None`` for an exempt effect, which is performed at once and is never in the outbox."""
@@ -156,25 +160,25 @@ class JournalWriter:
     Args:
         journal: storage of the records.
         clock: source of the records' times.
-        perform: called for every effect, once.
         publish: called for every record once it is durable, in order.
-        failed: called once when the journal has failed for good.
     """
+
+    perform: Callable[[PendingEffect], None]
+    """Function that is called for every effect, once; the registry of the entities sets it."""
+    failed: Callable[[JournalError], None]
+    """Function that is called once when the journal has failed for good; whoever ends the supervisor sets it."""
 
     def __init__(
         self,
         journal: Journal,
         clock: Clock,
-        *,
-        perform: Callable[[PendingEffect], None],
         publish: Callable[[LifecycleEvent], None],
-        failed: Callable[[JournalError], None],
     ) -> None:
         self.clock = clock
         self.redactor = Redactor()
         """Object that removes secrets from records. Replaced when agents get new secrets."""
         self._journal = journal
-        self._perform, self._publish, self._failed = perform, publish, failed
+        self._publish = publish
         self._seq = self._durable_seq = journal.last_seq
         self._pending: list[_Pending] = []
         self._group_start: RecordId | None = None
@@ -254,7 +258,7 @@ class JournalWriter:
         # that is written first makes this one unwritable.
         self._hand_over(subject, draft, record, data, later)
         for one in exempt:
-            self._perform(one)
+            self.perform(one)
         return record
 
     def _sorted(
@@ -449,7 +453,7 @@ class JournalWriter:
             one.reply.resolve(record)
         for owed in one.owed:
             try:
-                self._perform(owed)
+                self.perform(owed)
             except Exception as error:
                 _log.error(
                     "an effect failed",
@@ -463,6 +467,7 @@ class JournalWriter:
     def _give_up(self, error: JournalError) -> None:
         if self.error is not None:
             return
+        # The error first: whatever the lines below wake up must see that nothing will be durable any more.
         self.error = error
         self.disk.give_up()
         for one in [*self._in_flight, *self._pending]:
@@ -471,7 +476,7 @@ class JournalWriter:
         self._set_clean()
         self._set_acknowledged()
         self._call_waiting(self._seq)
-        self._failed(error)
+        self.failed(error)
 
     async def check(self) -> None:
         """Check that the journal's file is still the file that was opened, even while nothing is recorded; if not, the

@@ -1,4 +1,4 @@
-"""Abort sessions and tool calls: plan the abort, record it, terminate every planned node, return a receipt.
+"""Abort sessions and tool calls: plan the abort, record it, request every planned node to stop, return a receipt.
 
 The steps of an abort, in order:
 
@@ -6,11 +6,14 @@ The steps of an abort, in order:
    describes that end.
 2. Record the abort, and each policy edge that the plan crosses. The records come first: in them, the next supervisor
    finds the work that was not carried out.
-3. Every node of the plan is terminated at once. Between the records and this step nothing awaits, so no node can be
-   created or end in between, and the abort does not depend on the disk.
+3. Every node of the plan is requested to stop, leaves first: a session (``LiveSession.request_stop``) terminates
+   itself, a turn stops its call (``TurnEntity.stop_call``). Between the records and this step nothing awaits, so no
+   node can be created or end in between, and the abort does not depend on the disk.
 4. The receipt waits for every node, and then for the records, until ``slack_s`` after the plan's deadline, and longer
    only while the kernel ends killed processes (``EXITING_S``). Nodes and records that are missing by then are left open
    in the receipt; while the journal cannot be written the receipt does not wait for the records.
+
+The deadlines of all nodes are those of the plan (``policies.stage_deadlines``); nothing here computes another one.
 
 A second abort of a session that is terminating joins the first one: it can shorten the deadline, or skip to the kill.
 """
@@ -19,16 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import msgspec
 
-from actors import Lane
 from actors.one_shot_event import OneShotEvent
-from supervisor.lifecycles.events import OperatorStop, ToolCompleted, UrgentMessage
+from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.record_ids import id_after
-from supervisor.lifecycles.turn import Call, Turn, split_call
+from supervisor.lifecycles.turn import Turn, split_call
 from supervisor.lifecycles.types import (
     AbortReason,
     AbortScope,
@@ -37,7 +38,6 @@ from supervisor.lifecycles.types import (
     RecordId,
     Survivors,
     TerminationStage,
-    ToolOutcome,
     TransitionReason,
     choice_of,
 )
@@ -50,32 +50,28 @@ from supervisor.policies.abort_plan import (
     Receipt,
     UnknownTarget,
     plan_abort,
+    stage_of_fates,
     total_survivors,
 )
-from supervisor.policies.abort_request import EXITING_S, StageDeadlines, stage_deadlines
 from supervisor.policies.argument_checks import check_type, check_types
+from supervisor.policies.stage_deadlines import EXITING_S, SLACK_S
 from supervisor.ports import Journal
 from supervisor.runtime.entity import Refused
-from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.connection import Connection
+from supervisor.runtime.journal_writer import HOST, Cause
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
-from supervisor.sessions.termination import SLACK_S, stage_of_fates
+from supervisor.sessions.shutdown import Shutdown
 from supervisor.sessions.tool_calls import FOUND_LATER, NONE_FOUND
-
-ENDED_WITHIN = "it ended with the call that it was made within"
-NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself and cannot be asked to end it alone"
-NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself and did not end it alone"
+from supervisor.sessions.turn import StoppedCall
 
 
-class _RunningAbort(NamedTuple):
-    """Abort that is being carried out. ``now`` and ``within_s`` are the arguments of :meth:`AbortService.abort`."""
+class _Order(NamedTuple):
+    """An abort that is being carried out. ``within_s`` is the argument of :meth:`AbortService.abort`."""
 
     plan: AbortPlan
     abort_id: str
     reason: str
     actor: str
-    now: bool = False
     within_s: float | None = None
     cause_seq: RecordId | None = None
     """Number of the record that the abort follows from, if no caller requested the abort."""
@@ -89,22 +85,21 @@ class _RunningAbort(NamedTuple):
             abort_id=self.abort_id,
             abort_reason=abort_reason,
             transition_reason=TransitionReason.SIBLING_ABORTED if siblings else TransitionReason.ABORTED,
-            now=self.now,
+            now=self.plan.now,
         )
 
 
-@dataclass
-class _AbortedNode:
-    """Node of the plan that was requested to end. ``how`` is the description of the end for the receipt."""
+class _StoppedNode(NamedTuple):
+    """Node of the plan that was requested to stop."""
 
     node: PlannedNode
     session: LiveSession
+    """The session that the node is, or to which the call belongs."""
     fates_before: int
+    """Number of the session's processes whose fate was known before the abort."""
+    call: StoppedCall | None = None
     how: str = ""
-    connection: Connection | None = None
-    """Connection to the agent that made the call which this node is; ``None`` if the node is a session."""
-    interrupted: bool = False
-    """True if the call could not be ended alone, so that its turn was interrupted."""
+    """Text about the session for the receipt."""
 
     def fates(self, owner: str | None = None) -> list[ProcessFate]:
         """Return the fates of processes that ended since the abort; with *owner*, only the fates of this owner's
@@ -117,30 +112,22 @@ class _AbortedNode:
 
 
 class AbortService:
-    """Service that carries out the aborts of one supervisor.
+    """Service that carries out the aborts of one supervisor, and closes its sessions."""
 
-    Args:
-        wait_finished: waits until a session's last record is durable; while the journal cannot be written, only until
-            the session has finished. Returns whether the record is durable.
-    """
-
-    def __init__(
-        self,
-        registry: SessionRegistry,
-        journal: Journal,
-        wait_finished: Callable[[LiveSession], Awaitable[bool]],
-    ) -> None:
+    def __init__(self, registry: SessionRegistry, journal: Journal, shutdown: Shutdown) -> None:
         self._registry = registry
         self._journal = journal
-        self._wait_finished = wait_finished
+        self._shutdown = shutdown
         self.task_enders: list[Callable[[str, str], Awaitable[str]]] = []
         """Functions that cancel the task of a plan, by the id of the session that worked for the task last, with a
         reason; each returns the name of the task, or ``""`` if it has no such task that is not settled."""
         self.slack_s = 2 * SLACK_S
         """Seconds after a plan's deadline at which the receipt is returned, whether or not every node has ended."""
 
-    def plan(self, target: str, scope: AbortScope | str, *, now: bool = False) -> AbortPlan:
-        return plan_abort(self._registry.abort_tree(hurry=now), target, scope, now=now)
+    def plan(
+        self, target: str, scope: AbortScope | str, *, now: bool = False, within_s: float | None = None
+    ) -> AbortPlan:
+        return plan_abort(self._registry.abort_tree(hurry=now), target, scope, now=now, within_s=within_s)
 
     async def abort(
         self,
@@ -166,7 +153,7 @@ class AbortService:
         if within_s is not None and not within_s >= 0:
             raise ValueError(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
         try:
-            plan = self.plan(target, scope, now=now)
+            plan = self.plan(target, scope, now=now, within_s=within_s)
         except UnknownTarget:
             if not await self._is_in_journal(target):
                 raise
@@ -186,9 +173,25 @@ class AbortService:
         if plan_id is not None and plan_id not in self._plan_ids(plan, now):
             words = f"plan {plan_id} would not be carried out: the tree has changed since, the plan is {plan.id} now"
             raise Refused(f"{words}; plan the abort again")
-        return await self._carry_out(
-            _RunningAbort(plan, self._new_id(), reason, actor, now or plan.now, within_s, because)
-        )
+        order = _Order(plan, self._new_id(), reason, actor, within_s, because)
+        return await (self._join(order) if plan.already_ended else self._carry_out(order))
+
+    async def close_session(self, session_id: str, *, reason: str, cause: Cause = HOST) -> None:
+        """End a session as completed, and wait until everything below the session has ended; do nothing if the session
+        has ended. A close by the host (*cause*) also cancels the task that the session was the last to work for.
+
+        Raises:
+            JournalError: the journal was lost meanwhile; nevertheless the session was ended.
+        """
+        check_type("reason", reason, str)
+        session = self._registry.sessions.get(session_id)
+        if cause == HOST and (session is None or session.is_stopping):
+            await self.end_task(session_id, reason)
+        if session is None:
+            return
+        stop = OperatorStop(reason=reason, outcome="completed", transition_reason="completed")
+        session.request_stop(stop, cause=cause)
+        await self._shutdown.wait_recorded(session)
 
     async def end_task(self, session_id: str, reason: str) -> str | None:
         """Cancel the task that the session, which has ended or is ending, worked for last; return the name of the task;
@@ -204,8 +207,7 @@ class AbortService:
         with suppress(UnknownTarget):
             plan = self.plan(session_id, AbortScope.SESSION)
             if not plan.already_ended:
-                new_id = self._new_id()
-                self._terminate(_RunningAbort(plan, new_id, reason, actor, cause_seq=because, abort_reason=blamed))
+                self._stop(_Order(plan, self._new_id(), reason, actor, cause_seq=because, abort_reason=blamed))
 
     def _new_id(self) -> str:
         return f"abort-{id_after(self._registry.journal_writer.last_seq)}"
@@ -225,13 +227,10 @@ class AbortService:
         events = await self._journal.events(entity_id=turn_id)
         return any(event.event == "tool_started" and event.metadata.get("number") == number for event in events)
 
-    async def _carry_out(self, request: _RunningAbort) -> Receipt:
-        """Carry out the plan and return the receipt, or join the end that is under way already. All terminations begin
-        before the first await."""
-        plan, timers = request.plan, self._registry.system.timers
-        if plan.already_ended:
-            return await self._join(request)
-        began, ended = timers.now(), self._terminate(request)
+    async def _carry_out(self, order: _Order) -> Receipt:
+        """Carry out the plan, and return the receipt. All terminations begin before the first await."""
+        plan, timers = order.plan, self._registry.system.timers
+        began, ended = timers.now(), self._stop(order)
         receipts: list[NodeReceipt] = []
         killed_at: float | None = None
         recorded_at: float | None = None
@@ -251,13 +250,13 @@ class AbortService:
                 receipts.append(NodeReceipt(id=one.node.id, kind=one.node.kind, outcome="abandoned"))
         fates: dict[tuple[str, int], ProcessFate] = {}
         for one in ended:
-            is_alone = one.node.kind == "tool" and not one.interrupted
+            is_alone = one.call is not None and not one.call.is_interrupted
             fates |= {(fate.owner, fate.pid): fate for fate in one.fates(one.node.id if is_alone else None)}
         return Receipt(
-            abort_id=request.abort_id,
+            abort_id=order.abort_id,
             target=plan.target,
             scope=plan.scope,
-            reason=request.reason,
+            reason=order.reason,
             already_ended=False,
             nodes=tuple(receipts),
             processes=tuple(fates.values()),
@@ -268,19 +267,19 @@ class AbortService:
             outage=self._outage if recorded_at is None else None,
         )
 
-    async def _join(self, request: _RunningAbort) -> Receipt:
+    async def _join(self, order: _Order) -> Receipt:
         """Wait for the end of a target that has ended or is ending, and return the receipt."""
-        plan, sessions = request.plan, self._registry.sessions
-        causes: dict[str | None, Cause] = {None: Cause(actor=request.actor)}
+        plan, sessions = order.plan, self._registry.sessions
+        causes: dict[str | None, Cause] = {None: Cause(actor=order.actor)}
         if plan.crossings:
-            causes = self._record(request)
-        self._add_cause(request, causes)
+            causes = self._record(order)
+        self._add_cause(order, causes)
         first = sessions.get(plan.ending[0].id) if plan.ending else None
         joined = first.stop_request.abort_id if first is not None and first.stop_request is not None else None
-        cancelled = await self.end_task(plan.target, request.reason) if plan.scope is AbortScope.SESSION else None
+        cancelled = await self.end_task(plan.target, order.reason) if plan.scope is AbortScope.SESSION else None
         survivors, recorded = list[Survivors](), True
         for session in [sessions[one.id] for one in plan.ending if one.id in sessions]:
-            recorded = await self._wait_finished(session) and recorded
+            recorded = await self._shutdown.wait_finished(session) and recorded
             survivors.append(session.report.survivors if session.report is not None else "unknown")
         return Receipt(
             abort_id="",
@@ -303,31 +302,57 @@ class AbortService:
     def _wall(self) -> float:
         return self._registry.journal_writer.clock.wall.time()
 
-    # ------------------------------------------------------------------ terminate: nothing here awaits
-    def _terminate(self, request: _RunningAbort) -> list[_AbortedNode]:
-        causes = self._record(request)
-        ended: list[_AbortedNode] = []
-        for node in request.plan.nodes:
-            end = self._terminate_call if node.kind == "tool" else self._terminate_session
-            ended.append(end(node, request, causes[node.edge]))
-        self._add_cause(request, causes)
-        return ended
+    # ------------------------------------------------------------------ record and stop: nothing here awaits
+    def _stop(self, order: _Order) -> list[_StoppedNode]:
+        """Record the abort, then request every node of the plan to stop, leaves first."""
+        causes = self._record(order)
+        ends = frozenset(node.id for node in order.plan.nodes)
+        stopped = [self._stop_node(node, order, causes[node.edge], ends) for node in order.plan.nodes]
+        self._add_cause(order, causes)
+        return stopped
 
-    def _record(self, request: _RunningAbort) -> dict[str | None, Cause]:
+    def _stop_node(self, node: PlannedNode, order: _Order, cause: Cause, ends: frozenset[str]) -> _StoppedNode:
+        stop = order.stop(order.abort_reason if node.reason is AbortReason.USER_INTERRUPT else node.reason, node.scope)
+        if node.kind == "tool":
+            turn = self._registry.turn_of(node.id)
+            session = self._registry.sessions[turn.data.session_id]
+            fates_before, is_bounded = len(session.fates), order.plan.now or order.within_s is not None
+            call = turn.stop_call(node, stop, cause, ends=ends, is_bounded=is_bounded)
+            return _StoppedNode(node, session, fates_before, call)
+        session = self._registry.sessions[node.id]
+        turn_id = session.data.turn_id
+        state = self._registry.entities[turn_id].state if turn_id in self._registry.entities else None
+        # An abort ends the session, but not what its turn has achieved before.
+        how = f"its turn {turn_id} had succeeded" if state is Turn.COMPLETING else ""
+        stopped = _StoppedNode(node, session, len(session.fates), how=how)
+        session.request_stop(stop, cause=cause, within_s=node.due.kill_s if node.due is not None else None)
+        return stopped
+
+    def _add_cause(self, order: _Order, causes: dict[str | None, Cause]) -> None:
+        """Add the abort as a cause to the sessions in the reach that are ending already. A child session receives the
+        cause from its parent."""
+        ids = {one.id for one in order.plan.ending}
+        for one in order.plan.ending:
+            session = self._registry.sessions.get(one.id)
+            if session is not None and session.parent_id not in ids:
+                stop = order.stop(order.abort_reason, order.plan.scope)
+                session.request_stop(stop, cause=causes[one.edge], within_s=order.within_s)
+
+    def _record(self, order: _Order) -> dict[str | None, Cause]:
         """Record the abort, and each policy edge that the abort crosses, in the order of the crossings; return the
         cause that each edge gives (``None``: the abort itself)."""
-        plan, within_s = request.plan, request.within_s
+        plan = order.plan
         root = AbortRecord(
-            id=request.abort_id,
+            id=order.abort_id,
             scope=plan.scope,
             target=plan.target,
-            reason=request.reason,
-            actor=request.actor,
-            deadline_s=plan.deadline_s if within_s is None else min(within_s, plan.deadline_s),
-            stages=self._stages_of_target(request),
+            reason=order.reason,
+            actor=order.actor,
+            deadline_s=plan.deadline_s if order.within_s is None else min(order.within_s, plan.deadline_s),
+            stages=next((node.due for node in plan.nodes if node.id == plan.target), None),
         )
         records: dict[str | None, AbortRecord] = {None: root}
-        causes: dict[str | None, Cause] = {None: self._append(root, request, request.cause_seq)}
+        causes: dict[str | None, Cause] = {None: self._append(root, order, order.cause_seq)}
         for crossing in plan.crossings:
             before = records[crossing.after]
             record = records[crossing.edge] = msgspec.structs.replace(
@@ -339,32 +364,22 @@ class AbortService:
                 policy_edge=crossing.edge,
                 ruled_by=crossing.ruled_by,
             )
-            causes[crossing.edge] = self._append(record, request, causes[crossing.after].seq)
+            causes[crossing.edge] = self._append(record, order, causes[crossing.after].seq)
         return causes
 
-    def _stages_of_target(self, request: _RunningAbort) -> StageDeadlines | None:
-        """Return the deadlines of the stages of the target, if the target itself is to end."""
-        node = next((one for one in request.plan.nodes if one.id == request.plan.target), None)
-        due, within_s = node.due if node is not None else None, request.within_s
-        if node is None or due is None or within_s is None:
-            return due
-        if node.kind == "tool":
-            return StageDeadlines(**{name: min(at_s, within_s) for name, at_s in msgspec.structs.asdict(due).items()})
-        return stage_deadlines(self._registry.sessions[node.id].policy.ladder, within_s, now=request.now)
-
-    def _append(self, record: AbortRecord, request: _RunningAbort, because: RecordId | None) -> Cause:
+    def _append(self, record: AbortRecord, order: _Order, because: RecordId | None) -> Cause:
         is_direct = record.scope is not AbortScope.SIBLING and record.policy_edge is None
         self._registry.record_fact(
-            self._log_of(request.plan),
+            self._log_of(order.plan),
             "AbortRecord",
-            Cause(because, None, request.actor),
+            Cause(because, None, order.actor),
             msgspec.to_builtins(record),
-            abort_id=request.abort_id,
-            reason=request.reason,
-            abort_reason=request.abort_reason if is_direct else AbortReason.SIBLING_ABORTED,
+            abort_id=order.abort_id,
+            reason=order.reason,
+            abort_reason=order.abort_reason if is_direct else AbortReason.SIBLING_ABORTED,
             severity="warning",
         )
-        return Cause(self._registry.journal_writer.last_seq, None, request.actor)
+        return Cause(self._registry.journal_writer.last_seq, None, order.actor)
 
     def _log_of(self, plan: AbortPlan) -> str:
         """Return the id of the entity whose log contains the records of the abort.
@@ -379,103 +394,20 @@ class AbortService:
         turn = self._registry.entities.get(turn_id)
         return turn_id if turn is None or plan.scope is AbortScope.TOOL else str(turn.data.session_id)
 
-    def _terminate_session(self, node: PlannedNode, request: _RunningAbort, cause: Cause) -> _AbortedNode:
-        session = self._registry.sessions[node.id]
-        turn_id = self._registry.entity(node.id).data.turn_id
-        turn = self._registry.entities.get(turn_id)
-        # An abort ends the session, but not what its turn has achieved before.
-        how = f"its turn {turn_id} had succeeded" if turn is not None and turn.state is Turn.COMPLETING else ""
-        due_s = node.due.kill_s if node.due is not None else None
-        bounds = [bound for bound in (due_s, request.within_s) if bound is not None]
-        is_asked = node.reason is AbortReason.USER_INTERRUPT
-        stop = request.stop(request.abort_reason if is_asked else node.reason, node.scope)
-        ended = _AbortedNode(node, session, len(session.fates), how)
-        session.request_stop(stop, cause=cause, within_s=min(bounds, default=None))
-        return ended
-
-    def _add_cause(self, request: _RunningAbort, causes: dict[str | None, Cause]) -> None:
-        """Add the abort as a cause to the sessions in the reach that are ending already. A child session receives the
-        cause from its parent."""
-        ids = {one.id for one in request.plan.ending}
-        for one in request.plan.ending:
-            session = self._registry.sessions.get(one.id)
-            if session is not None and session.parent_id not in ids:
-                stop = request.stop(request.abort_reason, request.plan.scope)
-                session.request_stop(stop, cause=causes[one.edge], within_s=request.within_s)
-
-    def _terminate_call(self, node: PlannedNode, request: _RunningAbort, cause: Cause) -> _AbortedNode:
-        turn_id, _, number = node.id.rpartition(":c")
-        turn = self._registry.entity(turn_id)
-        session = self._registry.sessions[turn.data.session_id]
-        call = next(call for call in turn.data.open if call.number == int(number))
-        connection = session.connection
-        assert connection is not None, "an open call has a connection"
-        ended = _AbortedNode(node, session, len(session.fates), connection=connection)
-        has_child = any(child.started_by == node.id for child in session.children.values())
-        if has_child or connection.runs_call(call.call_id):
-            result = ToolCompleted(
-                call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=request.reason, abort_id=request.abort_id
-            )
-            connection.abandon_call(call.call_id, request.reason)
-            self._registry.send(turn_id, result, cause=cause, lane=Lane.CONTROL)
-            return ended
-        connection.abort_own_call(call.call_id, request.reason, request.abort_id, cause.seq)
-        # A call made within another call that the agent runs by itself, and that the plan ends, ends with that call.
-        above = next((one for one in turn.data.open if one.number == call.within), None)
-        above_id = f"{turn_id}:c{above.number}" if above and not connection.runs_call(above.call_id) else None
-        if above_id in [one.id for one in request.plan.nodes]:
-            ended.how = ENDED_WITHIN
-            return ended
-        assert node.due is not None, "the plan gives a call its deadlines"
-        within_s = node.due.kill_s if request.within_s is None else min(node.due.kill_s, request.within_s)
-        is_bounded = request.now or request.within_s is not None
-        ends_at = self._registry.system.timers.now() + within_s if is_bounded else None
-        how = connection.terminate_call(
-            call.call_id,
-            lambda why: self._interrupt(ended, call, request, cause, f"{NOT_ENDED}: {why}", ends_at),
-            now=request.now,
-            within_s=within_s,
-        )
-        if not how:
-            self._interrupt(ended, call, request, cause, NOT_ASKED, ends_at)
-        elif not ended.interrupted:  # otherwise the termination has failed at once
-            ended.how = how
-        return ended
-
-    def _interrupt(
-        self, ended: _AbortedNode, call: Call, request: _RunningAbort, cause: Cause, how: str, ends_at: float | None
-    ) -> None:
-        """Interrupt the turn of a call that the agent does not end alone; the next turn continues without the call's
-        result. The agent has until *ends_at* (kernel clock) to stop; ``None``: the grace period of its session."""
-        if ended.interrupted or not self._registry.is_open(ended.node.id):
-            return
-        ended.interrupted, ended.how = True, how
-        turn_id = ended.node.id.rpartition(":c")[0]
-        fact = {"call": ended.node.id, "why": how}
-        self._registry.record_fact(turn_id, "TurnInterrupted", cause, fact, abort_id=request.abort_id, reason=how)
-        because = cause._replace(seq=self._registry.journal_writer.last_seq)
-        text = f"The tool call {call.call_id} was aborted ({request.reason}). Go on without its result."
-        grace_s = None if ends_at is None else max(0.0, ends_at - self._registry.system.timers.now())
-        message_id = f"abort of {ended.node.id}"
-        message = UrgentMessage(
-            message_id=message_id, sender="supervisor", text=text, grace_s=grace_s, blamed=request.abort_reason
-        )
-        self._registry.send(ended.session.session_id, message, cause=because)
-
     # ------------------------------------------------------------------ receipt
-    async def _receipt_of(self, ended: _AbortedNode, began: float) -> NodeReceipt:
+    async def _receipt_of(self, ended: _StoppedNode, began: float) -> NodeReceipt:
         """Wait for the end of one node, as far as the node's cancel mode requires; return the node's part of the
         receipt."""
         node, session = ended.node, ended.session
-        if node.kind == "tool":
+        if ended.call is not None:
             await self._registry.system.join(node.id)
             return NodeReceipt(
                 id=node.id,
                 kind="tool",
                 outcome="ended",
-                rung=(await self._stage_of_call(ended)).value,
+                rung=(await self._stage_of_call(ended, ended.call)).value,
                 took_s=round(self._registry.system.timers.now() - began, 6),
-                how=self._how_ended(ended),
+                how=self._how_ended(ended, ended.call),
                 ended_at=self._wall(),
             )
         if node.mode is CancelMode.WAIT_REQUESTED:
@@ -497,26 +429,26 @@ class AbortService:
             ended_at=report.killed_at,
         )
 
-    def _how_ended(self, ended: _AbortedNode) -> str:
+    def _how_ended(self, ended: _StoppedNode, call: StoppedCall) -> str:
         """Return the description of the way in which a call has ended, without a contradiction to its processes: they
         may have been looked for again after the turn was interrupted."""
-        how = ended.how or "scope"
+        how = call.how or "scope"
         return how.replace(NONE_FOUND, FOUND_LATER) if ended.fates(ended.node.id) else how
 
-    async def _stage_of_call(self, ended: _AbortedNode) -> TerminationStage:
+    async def _stage_of_call(self, ended: _StoppedNode, call: StoppedCall) -> TerminationStage:
         """Return the stage at which a call has ended. If the call's turn was interrupted, wait first until the agent
         has stopped work on the turn."""
-        connection = ended.connection
-        if ended.interrupted and connection is not None:
+        if call.is_interrupted:
+            connection = call.connection
             await connection.wait_turn_over(ended.node.id.rpartition(":c")[0])
             if connection.turn_id is None and not connection.reusable:
                 await connection.ended.wait()
             killed = any(fate.ended_by == "kill" for fate in ended.fates())
             return TerminationStage.KILL if killed else TerminationStage.REQUEST
         fates = [one for one in ended.fates(ended.node.id) if one.ended_by]
-        return stage_of_fates(fates) if fates or not ended.how else TerminationStage.REQUEST
+        return stage_of_fates(fates) if fates or not call.how else TerminationStage.REQUEST
 
-    async def _wait_recorded(self, target: str, ended: list[_AbortedNode]) -> bool:
+    async def _wait_recorded(self, target: str, ended: list[_StoppedNode]) -> bool:
         """Wait until the journal contains the end of every awaited node; return ``False`` if the journal cannot be
         written.
 
@@ -530,7 +462,7 @@ class AbortService:
             recorded = one.session.reached(SessionPhase.RECORDED)
             if one.node.kind == "session" and one.is_awaited and not await disk.wait_unless_down(recorded):
                 return False
-        calls = [one.node.id for one in ended if one.node.kind == "tool"]
+        calls = [one.node.id for one in ended if one.call is not None]
         turns = dict.fromkeys(one.rpartition(":c")[0] for one in (*calls, target))
         for turn_id in [one for one in turns if one in self._registry.entities]:
             if not await self._wait_durable():

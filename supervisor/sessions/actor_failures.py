@@ -28,9 +28,9 @@ KERNEL = Cause(actor="kernel")
 class ActorFailures:
     """Handles the events of the actor system of one supervisor, such as the crash of an actor."""
 
-    def __init__(self, registry: SessionRegistry, pending_requests: PendingRequests) -> None:
+    def __init__(self, registry: SessionRegistry, requests: PendingRequests) -> None:
         self._registry = registry
-        self._pending_requests = pending_requests
+        self._requests = requests
 
     def handle(self, event: KernelEvent) -> None:
         match event:
@@ -76,7 +76,7 @@ class ActorFailures:
                     self._registry.remove_crashed(below)
             self._registry.remove(one.session_id)
             words = why if one is session else f"its parent was lost: {why}"
-            self._pending_requests.fail_session(one.session_id, Outcome("failed", words, ""))
+            self._requests.fail_session(one.session_id, Outcome("failed", words, ""))
 
     def _detach_survivors(self, lost: LiveSession, cause: Cause) -> None:
         """Move the children that may outlive *lost* to the root; stop these children, except those with cancel mode

@@ -379,7 +379,7 @@ class AgentConnection(Connection):
         *reason*."""
         self._calls.pop(call_id, None)
 
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: RecordId | None) -> None:
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str | None, cause_seq: RecordId | None) -> None:
         self._aborting.setdefault(call_id, _AbortedCall(reason, abort_id, cause_seq))
 
     def terminate_call(

@@ -26,7 +26,6 @@ import anyio
 from actors import ActorStopped
 from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.policies.abort_plan import PlannedProcess
-from supervisor.policies.abort_request import program_end_s
 from supervisor.policies.access import call_refusal
 from supervisor.policies.call_processes import LiveProcess, ProcessSeen
 from supervisor.policies.permissions import (
@@ -40,6 +39,7 @@ from supervisor.policies.permissions import (
     decide_permission,
     decide_service,
 )
+from supervisor.policies.stage_deadlines import program_end_s
 from supervisor.ports import Codec, Launch, PermissionNeeded, Process, ProcessHost, SpawnError, TerminalOpened
 from supervisor.ports.input_limits import PERMISSIONS_MAX, bounded
 from supervisor.ports.path_safety import outside

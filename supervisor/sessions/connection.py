@@ -78,7 +78,7 @@ class Connection(Protocol):
         *reason*."""
         ...
 
-    def abort_own_call(self, call_id: str, reason: str, abort_id: str, cause_seq: RecordId | None) -> None:
+    def abort_own_call(self, call_id: str, reason: str, abort_id: str | None, cause_seq: RecordId | None) -> None:
         """Mark a call whose work the agent runs by itself as aborted: the call then ends with the result of the abort
         whose record has the number *cause_seq*."""
         ...

@@ -1,7 +1,7 @@
-"""Live session: the entity of a session, with what it knows beyond its recorded data, its children, and its phase.
+"""Live session: the entity of a session, with what it knows beyond its recorded data, its children, and its end.
 
 ``busy`` is the number of tasks that work for a session, plus the number of its children that have not finished. The end
-of the last of them is an event (``on_idle``), so that no code has to poll.
+of the last of them finishes the session's termination, if one is under way, so that no code has to poll.
 
 Callers can rely on these rules:
 
@@ -10,13 +10,14 @@ Callers can rely on these rules:
 * A session that is stopping accepts only the events that its table allows in the state Stopped. Nothing is created
   below it, and ``reparent`` gives a child that may outlive it to the nearest ancestor that is not stopping.
 * A session's last record comes after the last records of its turns and agents, and after those of its child sessions.
-  ``unrecorded`` counts them; ``on_recorded`` is called when the count is 0 and the session has finished.
+  ``unrecorded`` counts them; the termination appends the last record when the count is 0 and the session has finished.
 
 Example: an abort of session ``s`` with the turn ``s:t1``::
 
     s.request_stop(stop, cause=...)      ->  phase STOP_REQUESTED, OperatorStop in the mailbox of "s"
-    "s" processes it: effect TerminateSession -> sessions.session_termination
-    "s:t1" appends its last record       ->  remove("s:t1"), unrecorded == 0, s.on_recorded()
+    "s" processes it: effect TerminateSession -> s.terminate(...), phase TERMINATING
+    nothing works for "s" any more       ->  phase FINISHED
+    "s:t1" appends its last record       ->  remove("s:t1"), unrecorded == 0: Ended in the mailbox of "s"
     "s" appends Ended                    ->  remove("s"), phase RECORDED
 
 ``supervisor.sessions.session`` derives from this class the entity that performs the effects. Everything that works for
@@ -27,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from enum import IntEnum
+from math import inf
 from typing import Any, NamedTuple
 
 import msgspec
@@ -35,13 +37,26 @@ from actors import ActorStopped, Context
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.entity_types import SESSION_KIND
-from supervisor.lifecycles.events import OperatorStop
+from supervisor.lifecycles.events import Ended, OperatorStop, StageBegan
 from supervisor.lifecycles.session import SESSION, Session, SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, HeldBy, Kind, RecordId, Survivors, TerminationStage
-from supervisor.policies.abort_plan import ProcessFate
-from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort, stage_deadlines
+from supervisor.lifecycles.types import (
+    AbortPolicy,
+    AbortReason,
+    CancelMode,
+    Exit,
+    HeldBy,
+    Kind,
+    RecordId,
+    Survivors,
+    TerminationStage,
+    TransitionReason,
+    Verdict,
+)
+from supervisor.policies.abort_plan import ProcessFate, stage_of_fates, total_survivors
+from supervisor.policies.abort_request import AbortRequest, MergeOutcome, merge_request, same_abort
 from supervisor.policies.access import Rights
 from supervisor.policies.permissions import Decision, PermissionRequest
+from supervisor.policies.stage_deadlines import ROUNDING_S, SessionSchedule, session_deadlines
 from supervisor.ports import NO_WORKSPACE, ProcessReport, TranscriptSink
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.ports.logs import get_logger
@@ -49,6 +64,7 @@ from supervisor.runtime.entity import Entity, EntityActor
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.connection import Connection, Monitor
+from supervisor.sessions.termination import Background, StageBudgetSpent, Termination
 
 _log = get_logger()
 
@@ -137,6 +153,246 @@ class SessionPhase(IntEnum):
     """The session's last record is durable, or the session's actor crashed."""
 
 
+RECORDED_S = 60.0
+"""Seconds that ``Ended`` waits for the last records of the session's turns and agents. The wait is extended while the
+journal cannot be written."""
+
+
+class SessionTermination(Termination):
+    """Termination of one session and of everything below it, up to the session's last record, ``Ended``.
+
+    A stage ends early as soon as nothing works for the session. ``Ended`` comes after the last records of the session's
+    turns and agents, so that no reader of the journal sees a session end before its parts; while the journal cannot be
+    written the wait for these records is extended. Example: a child session, and a tool of the parent that ignores
+    SIGTERM::
+
+        0.0 s   begin(parent): the child is requested to stop; stage request
+        0.1 s   the child's agent exits                                      -> Ended(child, request)
+       10.0 s   request budget spent: cancel; the tool's process context is left and sends SIGTERM
+       12.0 s   SIGKILL; the shim reports that the process tree is gone      -> Ended(parent, kill)
+
+    Finishing a child may finish its parent, and so on upwards. Such follow-up checks are queued, not called: a session
+    tree may be deeper (2,000 levels are tested) than the Python stack.
+
+    Args:
+        abort_id, cause: abort that the termination belongs to, and the cause of everything that it does.
+        began: time at which the termination began (monotonic seconds); earlier than now if an earlier supervisor began
+            it.
+    """
+
+    __slots__ = (
+        "_background",
+        "_fates_before",
+        "_is_over",
+        "_outages",
+        "abort_id",
+        "began",
+        "cause",
+        "session",
+    )
+
+    stages = (
+        TerminationStage.REQUEST,
+        TerminationStage.CANCEL,
+        TerminationStage.KILL,
+        TerminationStage.EXITING,
+        TerminationStage.ABANDON,
+    )
+
+    def __init__(
+        self,
+        session: LiveSession,
+        background: Background,
+        cause: Cause,
+        abort_id: str | None,
+        *,
+        began: float,
+    ) -> None:
+        super().__init__(session.registry.system.timers)
+        self._background, self.session = background, session
+        self.cause, self.abort_id, self.began = cause, abort_id, began
+        self._fates_before = len(session.fates)
+        self._is_over = False
+        self._outages = 0
+        """Number of journal outages that had ended when ``Ended`` began to wait for the last records of turns and
+        agents."""
+
+    def begin(self) -> None:
+        """Stop the children, give another parent to those that may outlive the session, and enter the first stage."""
+        session = self.session
+        if session.stop_request is None:  # the session's own last error is the reason
+            session.stop_request = AbortRequest(
+                abort_id=None,
+                reason=session.data.last_error,
+                severity=TerminationStage.REQUEST,
+                deadline=self.began + session.policy.ladder.total_s,
+            )
+        session.advance(SessionPhase.TERMINATING)
+        self._stop_children()
+        self._detach_survivors()
+        first = TerminationStage.KILL if session.kill_at_once else TerminationStage.REQUEST
+        if session.busy:
+            self.enter(first)
+        else:
+            self.stage = first
+            self.on_idle()
+
+    # ------------------------------------------------------------------ stages
+    @property
+    def schedule(self) -> SessionSchedule:
+        request = self.session.stop_request
+        assert request is not None, "set when the termination begins"
+        return SessionSchedule(self.session.policy.ladder, self.began, request.deadline, self._background.slack_s)
+
+    def act(self, stage: TerminationStage) -> None:
+        session = self.session
+        match stage:
+            case TerminationStage.REQUEST:
+                if session.connection is not None:
+                    session.connection.close_when_idle()
+            case TerminationStage.CANCEL:
+                session.registry.cancel_scope(session.session_id, self.abort_id or stage)
+            case TerminationStage.KILL:
+                if session.connection is not None:
+                    words = "it was ended at once"
+                    intent = Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL)
+                    session.connection.kill(intent)
+                session.registry.cancel_scope(session.session_id, self.abort_id or stage)
+            case TerminationStage.ABANDON:
+                self.on_idle()
+
+    def applies(self, stage: TerminationStage) -> bool:
+        return stage is not TerminationStage.EXITING or self.session.waits_for_kernel
+
+    def reschedule(self) -> None:
+        super().reschedule()
+        self._report_stage()
+
+    def _report_stage(self) -> None:
+        """Tell the session in which stage its termination is, and until when, unless its data say so already."""
+        assert self.stage is not None, "the stage has just been entered"
+        ends_at, known = self.ends_at, self.session.data.ending
+        wall = self.session.registry.journal_writer.clock.wall
+        until = None if ends_at is None else wall.time() + ends_at - self.timers.now()
+        is_sooner = until is not None and known is not None and until < (known.deadline or inf) - ROUNDING_S
+        if known is None or known.stage is not self.stage or is_sooner:
+            began = StageBegan(stage=self.stage, until=until)
+            self.session.registry.send(self.session.session_id, began, cause=self.cause)
+
+    def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
+        # As a message to an actor: what the dispatcher has for others at that moment comes first.
+        self._background.context.set_timer(self.session.session_id, delay_s, StageBudgetSpent(call))
+
+    def cancel_timer(self) -> None:
+        self._background.context.cancel_timer(self.session.session_id)
+
+    def _is_gentle(self) -> bool:
+        """Return whether the present stage is one that a more urgent request can still shorten."""
+        return self.stage in (TerminationStage.REQUEST, TerminationStage.CANCEL)
+
+    # ------------------------------------------------------------------ children
+    def _stop_children(self) -> None:
+        """Request every child session to stop, except children with the cancel mode ABANDON.
+
+        A child that the session waits for gets the same deadline. A child that the same abort has already requested
+        to stop, with a deadline that is not later, is not requested again.
+        """
+        session, stop = self.session, None
+        if not session.children:
+            return
+        deadline = self.began + self.schedule.due.kill_s
+        for child in list(session.children.values()):
+            waits, known = child.mode is CancelMode.WAIT_COMPLETED, child.stop_request
+            is_asked = known is not None and same_abort(known, self.abort_id)
+            in_time = not waits or (known is not None and known.deadline <= deadline + ROUNDING_S)
+            if child.mode is CancelMode.ABANDON or (is_asked and in_time):
+                continue
+            stop = stop or OperatorStop(
+                reason=f"its parent {session.session_id} ended",
+                abort_id=self.abort_id,
+                abort_reason=AbortReason.PARENT_ABORTED,
+                transition_reason=TransitionReason.ABORTED,
+            )
+            within_s = deadline - self.timers.now() if waits else None
+            child.request_stop(stop, cause=self.cause, within_s=within_s)
+
+    def _detach_survivors(self) -> None:
+        """Give another parent to every child session that may outlive the session."""
+        session = self.session
+        for child in [one for one in session.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
+            if child.ended:
+                continue  # its last record is on its way: nothing is left that could outlive this session
+            if child.mode is CancelMode.WAIT_REQUESTED:
+                session.hold_until(child.reached(SessionPhase.TERMINATING))
+            child.reparent(self.cause, self.abort_id)
+
+    # ------------------------------------------------------------------ more urgent
+    def skip_to_kill(self) -> None:
+        """Enter the kill stage, unless the termination is there already or over."""
+        if self._is_gentle():
+            self.enter(TerminationStage.KILL)
+
+    def on_deadline_shortened(self) -> None:
+        """Set the timer, and the deadlines of the children, by the stop request, whose deadline is earlier now."""
+
+        def shorten() -> None:
+            if self._is_gentle():
+                self.reschedule()
+                self._stop_children()
+
+        if self._is_gentle():
+            self._background.enqueue(shorten)
+
+    # ------------------------------------------------------------------ finish
+    def on_idle(self) -> None:
+        """Finish the termination: no task and no child works for the session any more."""
+        if self.stage is not None:
+            self._background.enqueue(self._finish)
+
+    def _finish(self) -> None:
+        session, stage = self.session, self.stage
+        if stage is None:
+            return
+        took_s = max(0.0, self.timers.now() - self.began)
+        fates = session.fates[self._fates_before :]
+        if stage is TerminationStage.CANCEL or (stage is TerminationStage.KILL and any(one.exiting_s for one in fates)):
+            stage = stage_of_fates(fates)
+        survivors = total_survivors(fate.survivors for fate in session.fates)
+        session.report = TerminationReport(stage, took_s, session.registry.journal_writer.clock.wall.time(), survivors)
+        self.finish()
+        session.advance(SessionPhase.FINISHED)  # only after the report is there: the abort's receipt reads it
+        if session.unrecorded:
+            self._await_records()
+        else:
+            self._append_ended()
+
+    def _await_records(self) -> None:
+        disk = self.session.registry.journal_writer.disk
+        self._outages = disk.outages
+
+        def give_up() -> None:
+            if disk.outage is not None or disk.outages > self._outages:
+                self._await_records()  # the records have only just begun to be written, or cannot be yet
+            else:
+                self._append_ended()
+
+        self.call_at(self.timers.now() + RECORDED_S, give_up)
+
+    def on_recorded(self) -> None:
+        """Append ``Ended`` to the session's log, because every turn, agent and child of the session has its last
+        record."""
+        if self.stage is None and not self._is_over:
+            self.finish()
+            self._append_ended()
+
+    def _append_ended(self) -> None:
+        session, report = self.session, self.session.report
+        assert report is not None, "a session that has finished has a report"
+        self._is_over = True
+        ended = Ended(rung=report.stage.value, took_s=round(report.took_s, 6), survivors=report.survivors)
+        session.registry.send(session.session_id, ended, cause=self.cause)
+
+
 class LiveSession(EntityActor):
     """Entity of a live session, without the performance of its effects, which ``SessionEntity`` adds."""
 
@@ -145,6 +401,7 @@ class LiveSession(EntityActor):
     def __init__(
         self,
         registry: EntityRegistry,
+        background: Background,
         data: SessionData,
         *,
         state: Session = Session.INITIALIZING,
@@ -159,6 +416,7 @@ class LiveSession(EntityActor):
             SESSION_KIND, data.id, None if parent is None else parent.id, state, data, registry.journal_writer
         )
         self.registry = registry
+        self._background = background
         self.parent = parent
         contained = parent is not None and mode is CancelMode.WAIT_COMPLETED
         self.root_id: str = parent.root_id if parent is not None and contained else data.id
@@ -217,6 +475,7 @@ class LiveSession(EntityActor):
         self.unrecorded = 0
         """Number of entities below the session whose last records must come before the session's last record."""
         self._rest: OneShotEvent | None = None
+        self._termination: SessionTermination | None = None
 
     @property
     def session_id(self) -> str:
@@ -297,13 +556,8 @@ class LiveSession(EntityActor):
         if self.busy == 0:
             if self._rest is not None:
                 self._rest.set()
-            self.on_idle()
-
-    def on_idle(self) -> None:
-        """Called when no task and no child works for the session any more."""
-
-    def on_recorded(self) -> None:
-        """Called when every turn, agent and child of the session, which has finished, has its last record."""
+            if self._termination is not None:
+                self._termination.on_idle()
 
     async def wait_idle(self) -> None:
         """Wait until ``busy`` is 0."""
@@ -332,8 +586,8 @@ class LiveSession(EntityActor):
 
     def _count_out(self) -> None:
         self.unrecorded -= 1
-        if self.unrecorded == 0 and self.phase >= SessionPhase.FINISHED:
-            self.on_recorded()
+        if self.unrecorded == 0 and self.phase >= SessionPhase.FINISHED and self._termination is not None:
+            self._termination.on_recorded()
 
     def reparent(self, cause: Cause, abort_id: str | None) -> None:
         """Give the session, which outlives its parent, to the nearest ancestor that is not stopping; without such an
@@ -387,7 +641,7 @@ class LiveSession(EntityActor):
         ladder, before = self.policy.ladder, self.stop_request
         bound_s = ladder.kill_s if stop.now else ladder.total_s
         bound_s = bound_s if within_s is None else min(bound_s, within_s)
-        due = stage_deadlines(ladder, bound_s, now=stop.now)
+        due = session_deadlines(ladder, bound_s, now=stop.now)
         until = self.registry.journal_writer.clock.wall.time() + (due.kill_s if stop.now else due.request_s)
         stop = msgspec.structs.replace(stop, until=until)
         request = AbortRequest(
@@ -410,16 +664,37 @@ class LiveSession(EntityActor):
         elif before is not None and not same_abort(before, stop.abort_id):
             first = {"joined": before.abort_id, "first_reason": before.reason}
             self.record_fact("AbortJoined", cause, first, abort_id=stop.abort_id, reason=stop.reason)
-        if joined is MergeOutcome.RAISED:
-            self.on_deadline_shortened()
+        if joined is MergeOutcome.RAISED and self._termination is not None:
+            self._termination.on_deadline_shortened()
         return joined
 
-    def on_deadline_shortened(self) -> None:
-        """Called when a later request has shortened the deadline of the stopping session."""
+    def terminate(self, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0) -> None:
+        """Terminate the session, and everything below it. A termination that has begun already only becomes more
+        urgent.
 
-    def skip_to_kill(self) -> None:
+        Args:
+            now: start at the kill stage, or continue there.
+            elapsed_s: age of a termination that an earlier supervisor began (seconds).
+        """
+        if now:
+            hurried: list[LiveSession] = [self]
+            while hurried:  # no recursion: a tree may be deeper than the stack
+                session = hurried.pop()
+                session._skip_to_kill()
+                hurried += [child for child in session.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
+        if self.is_terminating:
+            return
+        if not self.is_stopping:
+            self.stopped_by_seq = cause.seq  # the session stops by itself, or was stopping when its supervisor died
+        began = self.registry.system.timers.now() - elapsed_s
+        self._termination = SessionTermination(self, self._background, cause, abort_id, began=began)
+        self._termination.begin()
+
+    def _skip_to_kill(self) -> None:
         """Let the termination of the session, which is running or comes later, start at the kill stage."""
         self.kill_at_once = True
+        if self._termination is not None:
+            self._termination.skip_to_kill()
 
     @property
     def is_stopping(self) -> bool:

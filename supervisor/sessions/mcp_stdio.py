@@ -19,7 +19,7 @@ import msgspec
 from actors import Context, Intensity
 from actors.one_shot_event import OneShotEvent, first_of
 from actors.restart import add_restart
-from supervisor.policies.abort_request import program_end_s
+from supervisor.policies.stage_deadlines import program_end_s
 from supervisor.ports import InvalidLaunch, Launch, McpServer, Process, ProcessHost, SpawnError
 from supervisor.ports.input_limits import UNREAD_BYTES_MAX, LineBuffer
 from supervisor.ports.json_text import decodable

@@ -172,18 +172,27 @@ class MonitorRegistry:
             monitor.recall_spent(*recalled.spent)
         monitor.model.record.in_a_row = recalled.troubles
 
-    def left_of(self, session: LiveSession) -> Budget:
-        """Return the budget that a session may still use."""
-        scope = self._scope_of(session)
+    def left_of(self, session_id: str) -> Budget:
+        """Return the amounts that a session may still use; an amount without a limit is ``None``.
+
+        Raises:
+            NoSuchEntity: the session has ended.
+        """
+        scope = self._scope_of(self._registry.session(session_id))
         if scope is None:
             return Budget()
         left = {name: scope.left(name) or 0 for name in scope.measures}
         whole = {name: int(one) if name in WHOLE else one for name, one in left.items()}
         return Budget(**whole)  # type: ignore[arg-type]  # measures are its fields
 
-    def used_by(self, session: LiveSession) -> Amounts:
-        """Return the amounts that a session's agents have used."""
-        return session.monitor.used if session.monitor is not None else Amounts()
+    def used_by(self, session_id: str) -> Amounts:
+        """Return the amounts that the agents of a session have used so far, without the amounts of its child sessions.
+
+        Raises:
+            NoSuchEntity: the session has ended.
+        """
+        monitor = self._registry.session(session_id).monitor
+        return monitor.used if monitor is not None else Amounts()
 
     def _scope_of(self, session: LiveSession) -> BudgetScope | None:
         return session.monitor.scope if session.monitor is not None else None

@@ -1,12 +1,12 @@
 """Requests to sessions (prompts and messages), and the callers that wait for the replies.
 
 Every caller gets one reply: from the session when the request is complete, or when the session or the journal
-is lost. This module does not check for a journal outage: callers that must not wait for the disk check for it first.
+is lost. A plan waits for a disk that is down (``outcome_of``); everyone else is refused (``check_prompt``, ``send``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 
 import anyio
@@ -15,12 +15,14 @@ from actors import Lane, failpoint
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.events import MessageReceived, TurnRequested, UrgentMessage
 from supervisor.lifecycles.session import Request, Session, SessionData
-from supervisor.lifecycles.types import DeliveryPoint, TimeLimit
+from supervisor.lifecycles.types import USUAL_TIME, DeliveryPoint, TimeLimit
+from supervisor.policies.argument_checks import check_text, check_type, delivery_point
 from supervisor.ports import JournalError, Outcome
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.registry import SessionRegistry
+from supervisor.sessions.setup import Setups
 
 
 class _Waiter:
@@ -45,13 +47,15 @@ class PendingRequests:
 
     Args:
         generation: generation of the journal, part of the messages' ids.
-        waiting_max: returns the number of prompts, and of messages, that may wait for one session now.
+        setups: the settings limit the number of prompts, and of messages, that may wait for one session.
     """
 
-    def __init__(self, registry: SessionRegistry, generation: int, waiting_max: Callable[[], int]) -> None:
+    def __init__(self, registry: SessionRegistry, generation: int, setups: Setups) -> None:
         self._registry = registry
         self._generation = generation
-        self._waiting_max = waiting_max
+        self._setups = setups
+        self.stopping = anyio.Event()
+        """Set when a drain or a stop has begun: no new work, such as a root session, or a turn of one, may begin."""
         self._waiting: dict[str, list[_Waiter]] = {}
         """Callers that wait for each request, by request id, in the order in which they came."""
         self._messages = 0
@@ -77,15 +81,43 @@ class PendingRequests:
         return bool(self._waiting) or any(one.data.current is not None for one in self._registry.sessions.values())
 
     # ------------------------------------------------------------------ prompts
+    def check_prompt(self, session_id: str, prompt: str) -> None:
+        """Check whether a session takes *prompt* now.
+
+        Raises:
+            NoSuchEntity: no living session has that id.
+            Refused: the session is a root session, and the supervisor is ending. As :class:`Degraded`: the journal
+                cannot be written now.
+        """
+        session = self._registry.session(session_id)
+        check_text("prompt", prompt)
+        if self.stopping.is_set() and session.parent is None:  # the turn of a parent waits for its children
+            raise Refused(f"the prompt is not taken: the supervisor is ending, and begins no turn of {session_id}")
+        self._registry.check_disk(f"a prompt for {session_id}")
+
     async def outcome_of(
-        self, session_id: str, prompt: str, cause: Cause, *, once: bool, limit: TimeLimit, reason: str = ""
+        self,
+        session_id: str,
+        prompt: str,
+        cause: Cause,
+        *,
+        once: bool = False,
+        limit: TimeLimit = USUAL_TIME,
+        reason: str = "",
     ) -> Outcome:
-        """Send *prompt* to a session, wait for the end of the work on it, and return the outcome.
+        """Send *prompt* to a session, and return the outcome of its turn with the number of the record of that outcome.
+        Wait while the journal cannot be written.
+
+        Args:
+            once: if a turn fails after its agent was ready, do not try again.
+            limit: time limit of a turn.
+            reason: why the prompt is sent again; it becomes part of the prompt where ``explains_retries`` allows that.
 
         Raises:
             NoSuchEntity: no living session has that id.
             Refused: the session has ended, or the maximum number of prompts already waits for it.
         """
+        check_text("prompt", prompt)
         waiter = _Waiter()
         session = self._registry.session(session_id)
         data = session.data
@@ -125,7 +157,7 @@ class PendingRequests:
     async def _check_waiting(self, session_id: str, what: str, waiting: int) -> None:
         """Raise ``Refused`` if *waiting* has reached the maximum. The checkpoint before prevents a caller that retries
         in a loop from blocking the event loop."""
-        if waiting >= self._waiting_max() or failpoint.active("session.full", session_id):
+        if waiting >= self._setups.settings.limits.waiting_max or failpoint.active("session.full", session_id):
             await anyio.lowlevel.checkpoint()
             words = f"{session_id} has {waiting} {what} waiting already (limits.waiting_max); wait until it takes some"
             raise Refused(words)
@@ -163,12 +195,12 @@ class PendingRequests:
             self._last_outcomes |= {(data.id, False): None, (data.id, True): None}
             self._earlier |= {one.id: one.once for one in (*data.queue, data.current) if one is not None}
 
-    async def last_outcome(self, session_id: str, *, once: bool) -> Outcome | None:
+    async def last_outcome(self, session_id: str, *, once: bool = False) -> Outcome | None:
         """Wait for the last prompt of a session, from any caller, and return the outcome; ``None`` if there is no
         prompt.
 
-        With *once* only prompts of plans count. The outcome of a prompt that was sent to an earlier supervisor is
-        returned even after that prompt is complete.
+        With *once* only prompts of plans count, which may be tried only once. The outcome of a prompt that was sent to
+        an earlier supervisor is returned even after that prompt is complete, and after the session has ended.
         """
         waiting = [one for one in _requests_of(self._registry.entities.get(session_id)) if one.once or not once]
         if not waiting:
@@ -186,20 +218,25 @@ class PendingRequests:
             self._forget(request_id, waiter)
 
     # ------------------------------------------------------------------ messages
-    async def send(self, session_id: str, text: str, *, sender: str, urgent: DeliveryPoint | None) -> str:
-        """Send a message to a session: with its next prompt, or, with *urgent*, by an interruption of its turn at that
-        point.
-
-        Returns:
-            The message's id; the message is durable.
+    async def send(
+        self, session_id: str, text: str, *, urgent: bool, sender: str, at: DeliveryPoint | str | None = None
+    ) -> str:
+        """Send a message, which becomes part of the session's next prompt; return the message's id once the message is
+        durable. An *urgent* message interrupts the running turn, at the delivery point *at*.
 
         Raises:
+            ValueError: *at* is no delivery point, or is given for a message that is not urgent.
             NoSuchEntity: no living session has that id.
             Refused: the session has ended, or the maximum number of messages already waits for it; or the message is
-                not urgent, and the session may get no further prompt.
+                not urgent, and the session may get no further prompt. As :class:`Degraded`: the journal cannot be
+                written now.
         """
+        point = delivery_point(urgent, at)
         session = self._registry.session(session_id)
-        if urgent is None:
+        check_text("text", text)
+        check_type("sender", sender, str)
+        self._registry.check_disk(f"a message for {session_id}")
+        if not urgent:
             self._check_next_prompt(session)
         has = {one.id for one in session.data.inbox}
         await self._check_waiting(session_id, "messages", len(has | session.incoming_messages.keys()))
@@ -207,9 +244,9 @@ class PendingRequests:
         message_id = f"m{self._generation}.{self._messages}"
         event: MessageReceived | UrgentMessage = MessageReceived(message_id=message_id, sender=sender, text=text)
         lane = Lane.NORMAL
-        if urgent is not None:
+        if urgent:
             steer, lane = session.connection is not None and session.connection.steers, Lane.URGENT
-            event = UrgentMessage(message_id=message_id, sender=sender, text=text, point=urgent, steer=steer)
+            event = UrgentMessage(message_id=message_id, sender=sender, text=text, point=point, steer=steer)
         session.incoming_messages[message_id] = None
         try:
             await self._registry.post(session_id, event, cause=Cause(actor=sender), lane=lane, withdraws=True)

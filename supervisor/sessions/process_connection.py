@@ -59,12 +59,12 @@ from supervisor.lifecycles.types import (
     Verdict,
 )
 from supervisor.policies.abort_plan import PlannedProcess
-from supervisor.policies.abort_request import program_end_s
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import LiveProcess, ProcessSeen, describe_processes, processes_of_turn
 from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.retry_reason import quoted_lines
+from supervisor.policies.stage_deadlines import program_end_s
 from supervisor.policies.turn_outcome import abort_reason_of
 from supervisor.ports import (
     THIS_CONVERSATION,

@@ -9,11 +9,14 @@ from collections.abc import Iterator, Mapping
 
 from actors import ActorSystem
 from supervisor.policies.abort_plan import TreeNode
+from supervisor.policies.caller_reach import NOWHERE, CallerReach
+from supervisor.ports import Caller
 from supervisor.runtime.entity import Entity, NoSuchEntity
 from supervisor.runtime.entity_registry import EntityRegistry, IdAllocator
 from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.session import SessionEntity
+from supervisor.sessions.turn import TurnEntity
 
 
 class SessionRegistry(EntityRegistry):
@@ -68,6 +71,12 @@ class SessionRegistry(EntityRegistry):
         turn = self.entities.get(turn_id)
         return turn is not None and any(str(call.number) == number for call in turn.data.open)
 
+    def turn_at_work(self, session_id: str) -> TurnEntity | None:
+        """Return the turn on which the agent of a session works, or ``None``."""
+        session = self.sessions.get(session_id)
+        turn = self.entities.get(session.connection.turn_id or "") if session and session.connection else None
+        return turn if isinstance(turn, TurnEntity) else None
+
     def session(self, session_id: str) -> SessionEntity:
         """Return the living session with the id *session_id*.
 
@@ -78,6 +87,27 @@ class SessionRegistry(EntityRegistry):
         if session is None:
             raise NoSuchEntity(session_id)
         return session
+
+    def turn_of(self, tool_id: str) -> TurnEntity:
+        """Return the living turn of the open tool call with the id *tool_id*."""
+        turn = self.entity(tool_id.rpartition(":c")[0])
+        assert isinstance(turn, TurnEntity), "a tool call belongs to a turn"
+        return turn
+
+    def reach_of(self, caller: Caller) -> CallerReach:
+        """Return the sessions and operations that *caller* may request. A child session may request no operation that a
+        session above it may not."""
+        session: LiveSession | None = self.sessions.get(caller.session)
+        if session is None:
+            return NOWHERE
+        own = session.assigned_task
+        splits = frozenset({own.name, own.id} if own is not None and own.split is not None else ())
+        sessions, operates = [session], frozenset(session.profile.operates)
+        for one in sessions:  # the list grows while it is read: children follow their parents
+            sessions += one.children.values()
+        while (session := session.parent) is not None:
+            operates &= frozenset(session.profile.operates)
+        return CallerReach(frozenset(one.session_id for one in sessions), splits, operates)
 
     def children_of(self, session_id: str) -> list[LiveSession]:
         """Return the living child sessions of a session, oldest first."""

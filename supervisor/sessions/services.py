@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.plans import Settings
 from supervisor.ports import Outcome, Workspace
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.sessions.approval_queue import ApprovalQueue
 from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.setup import Setups
-from supervisor.sessions.termination import SLACK_S, Background
+from supervisor.sessions.termination import Background
 
 CLEANUP_S = 5.0
 """Default of ``SessionServices.cleanup_s``, in seconds."""
@@ -25,18 +24,20 @@ class SessionServices:
 
     Args:
         workspace: prepares the directories of sessions.
-        make_connection: makes the connection to an agent.
         approvals: queue of permission requests for a human.
         reply: called with (request id, outcome) when a request is complete.
         setups: agents and settings of the supervisor, which are replaced when they are loaded again, and those of runs.
     """
+
+    make_connection: MakeConnection
+    """Function that makes the connection to an agent. Set before the first session begins; no argument, since an agent
+    may start child sessions, which use this object."""
 
     def __init__(
         self,
         registry: EntityRegistry,
         background: Background,
         workspace: Workspace,
-        make_connection: MakeConnection,
         approvals: ApprovalQueue,
         reply: Callable[[str, Outcome], None],
         setups: Setups,
@@ -44,7 +45,6 @@ class SessionServices:
         self.registry = registry
         self.background = background
         self.workspace = workspace
-        self.make_connection = make_connection
         self.approvals = approvals
         self.reply = reply
         self.setups = setups
@@ -52,10 +52,3 @@ class SessionServices:
         """Ids of the requests that were in progress when a drain began; ``None`` before."""
         self.cleanup_s = CLEANUP_S
         """Time budget, in seconds, for the clean-up of a turn."""
-        self.slack_s = SLACK_S
-        """Seconds that a slow, loaded machine may add to the stages terminate and kill before a scope is abandoned."""
-
-    @property
-    def settings(self) -> Settings:
-        """Settings of the supervisor."""
-        return self.setups.common.settings

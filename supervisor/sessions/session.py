@@ -1,4 +1,4 @@
-"""Entity of a session: performs the effects of the session's table, and owns the session's end.
+"""Entity of a session: performs the effects of the session's table.
 
 Theory of operation
 -------------------
@@ -70,7 +70,6 @@ from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.sessions.services import SessionServices
-from supervisor.sessions.termination import SessionTermination
 from supervisor.sessions.turn import TurnEntity
 
 DRIVING = frozenset({CancelSession, CancelStep, ForceStopSession, TerminateSession, LaunchAgent, SendPrompt})
@@ -125,6 +124,7 @@ class SessionEntity(LiveSession):
     ) -> None:
         super().__init__(
             services.registry,
+            services.background,
             data,
             state=state,
             parent=parent,
@@ -135,7 +135,6 @@ class SessionEntity(LiveSession):
             mode=mode,
         )
         self._services = services
-        self._termination: SessionTermination | None = None
         self.failures = FailureCount()
 
     def perform(self, effect: Effect, cause: Cause) -> None:
@@ -385,49 +384,3 @@ class SessionEntity(LiveSession):
     def _kill(self, reason: str) -> None:
         if self.connection is not None and not self.connection.ended.is_set():
             self.connection.kill(Verdict(exit=Exit.ERROR, error=reason, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
-
-    # ------------------------------------------------------------------ end
-    def terminate(self, cause: Cause, abort_id: str | None, *, now: bool, elapsed_s: float = 0.0) -> None:
-        """Terminate the session, and everything below it. A termination that has begun already only becomes more
-        urgent.
-
-        Args:
-            now: start at the kill stage, or continue there.
-            elapsed_s: age of a termination that an earlier supervisor began (seconds).
-        """
-        if now:
-            hurried: list[LiveSession] = [self]
-            while hurried:  # no recursion: a tree may be deeper than the stack
-                session = hurried.pop()
-                session.skip_to_kill()
-                hurried += [child for child in session.children.values() if child.mode is CancelMode.WAIT_COMPLETED]
-        if self.is_terminating:
-            return
-        if not self.is_stopping:
-            self.stopped_by_seq = cause.seq  # the session stops by itself, or was stopping when its supervisor died
-        self._termination = SessionTermination(
-            self,
-            self._services.background,
-            cause,
-            abort_id,
-            began=self.registry.system.timers.now() - elapsed_s,
-            slack_s=self._services.slack_s,
-        )
-        self._termination.begin()
-
-    def skip_to_kill(self) -> None:
-        super().skip_to_kill()
-        if self._termination is not None:
-            self._termination.skip_to_kill()
-
-    def on_deadline_shortened(self) -> None:
-        if self._termination is not None:
-            self._termination.on_deadline_shortened()
-
-    def on_idle(self) -> None:
-        if self._termination is not None:
-            self._termination.on_idle()
-
-    def on_recorded(self) -> None:
-        if self._termination is not None:
-            self._termination.on_recorded()

@@ -1,4 +1,5 @@
-"""Creation of sessions: id, rights, policy, budget, and the first record of each.
+"""Creation of sessions: id, rights, policy, budget, and the first record of each; and of child sessions for agents that
+delegate work.
 
 A session is added to the registry before its entity exists, so that policy, transcript and monitor of the session are
 available when the entity handles its first event.
@@ -6,26 +7,32 @@ available when the entity handles its first event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
+import anyio
 import msgspec
 
 from actors import ActorError
 from supervisor.journal.transcript import RedactingTranscript
+from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.run_ids import is_run_id
 from supervisor.lifecycles.session import Session, SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument, choice_of
 from supervisor.policies.access import intersect_rights
-from supervisor.policies.argument_checks import check_agent_function, check_name
+from supervisor.policies.argument_checks import check_agent_function, check_name, check_text, check_type, check_types
+from supervisor.policies.budgets import Budget, BudgetScope
+from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.redaction import encodable
-from supervisor.ports import NO_WORKSPACE, TranscriptSink, WorkspaceSpec
+from supervisor.ports import NO_WORKSPACE, JournalError, Outcome, TranscriptSink, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentFunction, AgentProfile
-from supervisor.runtime.entity import Refused
-from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.journal_writer import HOST, Cause
+from supervisor.sessions.abort_service import AbortService
 from supervisor.sessions.journal_state import PLACED
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import NO_GRANT, BudgetGrant, MonitorRegistry
+from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.services import SessionServices
 from supervisor.sessions.session import SessionEntity
@@ -52,7 +59,9 @@ class SessionFactory:
         monitors: MonitorRegistry,
         cleanup: WorkspaceCleanup,
         trust: Trust,
+        requests: PendingRequests,
         shutdown: Shutdown,
+        aborts: AbortService,
         transcript_of: Callable[[str], TranscriptSink],
     ) -> None:
         self._registry = registry
@@ -60,35 +69,132 @@ class SessionFactory:
         self._monitors = monitors
         self._cleanup = cleanup
         self._trust = trust
+        self._requests = requests
         self._shutdown = shutdown
+        self._aborts = aborts
         self._transcript_of = transcript_of
 
-    def profile_of(
-        self, agent: str | AgentFunction | None, parent: str | None, agents: Mapping[str, AgentProfile]
-    ) -> AgentProfile:
-        """Return the profile of *agent*: the name of one of *agents*, an async function, or ``None`` for the agent of
-        the session *parent*.
+    # ------------------------------------------------------------------ start
+    async def start(
+        self,
+        name: str,
+        *,
+        agent: str | AgentFunction | None = None,
+        parent: str | None = None,
+        policy: AbortPolicy | None = None,
+        cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
+        directory: str | None = None,
+        cause: Cause = HOST,
+        budget: Budget | None = None,
+        within: BudgetScope | None = None,
+        patience: StallProfileName | str = StallProfileName.DEFAULT,
+        workspace_spec: WorkspaceSpec = NO_WORKSPACE,
+        plan_run: str = "",
+    ) -> str:
+        """Start a session, and return its id; implements ``Supervisor.start_session``, where the other arguments are
+        described.
+
+        Args:
+            cause: record, and actor, that the start follows from.
+            workspace_spec: workspace wanted for the session.
+            plan_run: run of a plan that the session belongs to, if it has no parent.
+        """
+        check_name(name)
+        check_types(str, parent=parent, directory=directory)
+        mode = choice_of(CancelMode, "cancel_mode", cancel_mode)
+        if parent is None and mode is not CancelMode.WAIT_COMPLETED:
+            raise ValueError(
+                f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
+            )
+        profile = self._profile_of(agent, parent, plan_run)
+        if directory is not None:
+            profile = msgspec.structs.replace(profile, directory=directory)
+        check_types(AbortPolicy, policy=policy)
+        check_types(Budget, budget=budget)
+        check_types(BudgetScope, within=within)
+        check_type("cause", cause, Cause)
+        check_type("workspace_spec", workspace_spec, WorkspaceSpec)
+        if parent is not None or not self._shutdown.begun.is_set():
+            self._registry.check_disk(f"session {name!r}")
+        allowance = BudgetGrant(budget, within, choice_of(StallProfileName, "patience", patience))
+        session_id = self._create(name, profile, parent, policy, None, cause, mode, allowance, workspace_spec, plan_run)
+        try:
+            await self._registry.journal_writer.flush()
+        except anyio.get_cancelled_exc_class():
+            withdrawn = OperatorStop(reason="the caller that started it was cancelled", abort_reason="user_interrupt")
+            if (created := self._registry.sessions.get(session_id)) is not None:
+                created.request_stop(withdrawn, cause=cause)
+            raise
+        return session_id
+
+    def delegate(
+        self,
+        session: LiveSession,
+        name: str,
+        prompt: str,
+        agent: str | AgentFunction | None,
+        started_by: str | None,
+        answer: Callable[[Outcome], None],
+        cause: Cause,
+        mode: CancelMode,
+    ) -> None:
+        """Start a child session for an agent that delegates *prompt*; when the prompt is answered, call *answer* with
+        the outcome and close the child session.
+
+        Raises:
+            InvalidArgument: the name has characters that ids may not have, or there is no such agent.
+            TypeError: an argument has a wrong type.
+        """
+        ctx = self._services.background.context
+        check_text("prompt", prompt)
+        try:
+            profile = self._profile_of(agent, session.session_id, "")
+            child_id = self._create(name, profile, session.session_id, None, started_by, cause, mode)
+        except (Refused, NoSuchEntity) as error:
+            answer(Outcome("failed", str(error), ""))
+            return
+        ctx.start_task(self._run_child, child_id, prompt, answer, cause, name=f"child {child_id}")
+
+    async def _run_child(self, child_id: str, prompt: str, answer: Callable[[Outcome], None], cause: Cause) -> None:
+        """Prompt the child session, and pass the outcome to the delegating agent exactly once, also if this task is
+        cancelled."""
+        outcome = Outcome("aborted", "its child session was lost", "")
+        try:
+            outcome = await self._requests.outcome_of(child_id, prompt, cause)
+        except (NoSuchEntity, Refused, ActorError, JournalError) as error:
+            outcome = Outcome("aborted", str(error), "")
+        finally:
+            answer(outcome)
+        done = Cause(outcome.seq, None, child_id)
+        await self._aborts.close_session(child_id, reason="its work is done", cause=done)
+
+    # ------------------------------------------------------------------ creation
+    def _profile_of(self, agent: str | AgentFunction | None, parent: str | None, plan_run: str) -> AgentProfile:
+        """Return the profile of *agent*: the name of an agent of the run of the session *parent*, or of *plan_run*; an
+        async function; or ``None`` for the agent of *parent*.
 
         Raises:
             InvalidArgument: there is no such agent, or neither an agent nor a parent is given.
             TypeError: *agent* is neither a name nor a function that can be an in-process agent.
             NoSuchEntity: the parent is not alive.
         """
-        if agent is None and parent is not None:
-            return self._registry.session(parent).profile
+        above = self._registry.session(parent) if parent is not None else None
+        if agent is None and above is not None:
+            return above.profile
         if agent is None:
             raise InvalidArgument("agent: missing; name a configured agent or give an async function")
         if not isinstance(agent, str):
             check_agent_function("agent", agent)
             name = encodable(getattr(agent, "__name__", "function"))
             return AgentProfile(name=name, adapter="inprocess", function=agent)
+        agents = self._services.setups.of(above.plan_run if above is not None else plan_run).agents
         if agent not in agents:
             known = ", ".join(sorted(agents)) or "none, since the supervisor was given no agents"
             fix = "agents are given to open_supervisor(agents=...), or in the configuration of a daemon"
             raise InvalidArgument(f"agent: no agent is named {agent!r}; known: {known}; {fix}")
         return agents[agent]
 
-    def create(
+    def _create(
         self,
         name: str,
         profile: AgentProfile,

@@ -14,15 +14,17 @@ import msgspec
 
 from supervisor.lifecycles.session import Session, SessionData
 from supervisor.lifecycles.types import Kind
-from supervisor.ports import EntityRow, Journal
+from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity import Entity
+from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.abort_service import AbortService
 from supervisor.sessions.journal_state import SessionHistory
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.monitor_registry import MonitorRegistry
 from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
-from supervisor.sessions.restore import Recovery, loses_nothing
+from supervisor.sessions.restore import Recovered, Recovery, loses_nothing
 from supervisor.sessions.services import SessionServices
 from supervisor.sessions.session import SessionEntity
 from supervisor.sessions.session_factory import SessionFactory
@@ -53,28 +55,29 @@ class Takeover:
         factory: SessionFactory,
         monitors: MonitorRegistry,
         shutdown: Shutdown,
-        pending_requests: PendingRequests,
+        requests: PendingRequests,
+        aborts: AbortService,
     ) -> None:
         self._registry, self._journal, self._services = registry, journal, services
         self._factory, self._monitors, self._shutdown = factory, monitors, shutdown
-        self._pending_requests = pending_requests
+        self._requests, self._aborts = requests, aborts
 
     async def restore(
         self,
         rows: Sequence[EntityRow],
         live: Sequence[EntityRow],
-        setups: Setups,
         runs: Mapping[str, str],
         choice: Choice,
     ) -> Recovery:
-        """Restore the entities in *live*, and continue or stop the sessions among them; return the recovery, which is
-        to be finished. *rows* are all entities of the journal, and *runs* the runs of plans by the ids of the sessions
-        that work for them.
+        """Restore the entities in *live*, and continue or stop the sessions among them, as *choice* and the setting
+        ``recovery.sessions`` say; return the recovery, which is to be finished (:meth:`finish`). The work among the
+        entities is restored as it is. *rows* are all entities of the journal, and *runs* the runs of plans by the ids
+        of the sessions that work for them.
 
         Raises:
             JournalError: the journal failed meanwhile.
         """
-        policy = _TakeoverPolicy(self._registry, setups, runs, choice)
+        policy = _TakeoverPolicy(self._registry, self._services.setups, runs, choice)
         recovery = Recovery(
             self._registry,
             self._journal,
@@ -83,9 +86,34 @@ class Takeover:
             goes_on=policy.goes_on,
             ended=self._shutdown.wait_recorded,
         )
-        self._pending_requests.track_recovered(_sessions(live))
+        self._requests.track_recovered(_sessions(live))
         await recovery.restore(live, [row for row in rows if row.kind == Kind.SESSION])
         return recovery
+
+    async def finish(self, recovery: Recovery) -> Recovered:
+        """Wait for the ends of the sessions that *recovery* stopped, and return its result.
+
+        Raises:
+            JournalError: the journal failed meanwhile.
+        """
+        recovered = await recovery.finish()
+        self._monitors.close_ended()
+        for session_id in recovered.resumed:
+            self._close_when_answered(session_id)
+        return recovered
+
+    def _close_when_answered(self, session_id: str) -> None:
+        """Close a delegated child session once its prompts are answered: the tool call that would close the session
+        does not exist any more."""
+        session, background = self._registry.sessions.get(session_id), self._services.background
+        if session is not None and session.started_by is not None and not background.has_ended:
+            background.context.start_task(self._close_answered, session_id, name=f"child {session_id}")
+
+    async def _close_answered(self, session_id: str) -> None:
+        outcome = await self._requests.last_outcome(session_id)
+        cause = Cause(outcome.seq if outcome is not None else None, None, "recovery")
+        with suppress(JournalError):
+            await self._aborts.close_session(session_id, reason="its work is done", cause=cause)
 
     def _revive(
         self,

@@ -1,4 +1,4 @@
-"""Terminate sessions, turns and tool calls within a bounded time.
+"""Terminate sessions, turns and tool calls within a bounded time: the stages, their one timer, and the actor behind it.
 
 Theory of operation
 -------------------
@@ -6,7 +6,7 @@ A :class:`Termination` passes through stages, gentlest first. Each stage has an 
 the next stage begins. There are three kinds, each with its own table of stages:
 
 ==========  ============================  ==================================  =============================
-stage       session (this module)         turn (``sessions.turn``)            tool call (``tool_calls``)
+stage       session (``live_session``)    turn (``turn``)                     tool call (``tool_calls``)
 ==========  ============================  ==================================  =============================
 request     the agent closes when idle    the agent is asked to interrupt      the agent is asked to end it
 cancel      the session's scope is left
@@ -23,66 +23,48 @@ EXITING is entered only if a killed process is still there that runs no code any
 what the process holds (``LiveSession.waits_for_kernel``). The stage has a budget of its own, ``EXITING_S``, which no
 deadline of an abort counts.
 
-Terminating a session ends everything below it and then appends the session's last record, ``Ended``. A stage ends early
-as soon as nothing works for the session. Example: a child session, and a tool of the parent that ignores SIGTERM:
-
-    0.0 s   begin(parent): the child is requested to stop; stage request
-    0.1 s   the child's agent exits                                      -> Ended(child, request)
-   10.0 s   request budget spent: cancel; the tool's process context is left and sends SIGTERM
-   12.0 s   SIGKILL; the shim reports that the process tree is gone      -> Ended(parent, kill)
+``policies.stage_deadlines`` has the time at which each stage ends.
 
 Invariants
 ----------
 * A termination is one object and one timer. Ten thousand sessions may be aborted at once, so the termination of a
   session has no task.
-* Nothing here awaits: an abort does not depend on the disk (docs/spec, rule 13). Only ``Ended`` needs the journal.
-  ``Ended`` comes after the last records of the session's turns and agents, so that no reader of the journal sees a
-  session end before its parts; while the journal cannot be written the wait for these records is extended.
+* Nothing here awaits: an abort does not depend on the disk (docs/spec, rule 13).
 * Stages only advance and deadlines only become earlier.
-* Finishing a child may finish its parent, and so on upwards. Such follow-up checks are queued, not called: a session
-  tree may be deeper (2,000 levels are tested) than the Python stack.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from math import inf
-from typing import ClassVar, NamedTuple
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import ClassVar, Final, NamedTuple, TypeVar
 
 import anyio
 
-from actors import ActorSystem, Context
+from actors import ActorStopped, ActorSystem, AskTimeout, Context, Lane
+from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer, TimerService
-from supervisor.lifecycles.events import Ended, OperatorStop, StageBegan
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
-from supervisor.policies.abort_plan import ProcessFate, total_survivors
-from supervisor.policies.abort_request import EXITING_S, AbortRequest, StageDeadlines, same_abort, stage_deadlines
+from supervisor.lifecycles.types import TerminationStage
+from supervisor.policies.stage_deadlines import SLACK_S, Schedule
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.live_session import LiveSession, SessionPhase, TerminationReport
-
-SLACK_S = 5.0
-"""Default, in seconds, of the time that a slow, loaded machine may add to the stages terminate and kill of a session
-before its scope is abandoned."""
-
-RECORDED_S = 60.0
-"""Seconds that ``Ended`` waits for the last records of the session's turns and agents. The wait is extended while the
-journal cannot be written."""
-
-ROUNDING_S = 1e-6
-"""Largest difference, in seconds, of two deadlines that count as equal: a deadline is converted to a difference and
-back."""
+from supervisor.runtime.entity import Refused
+from supervisor.runtime.entity_registry import END_S
 
 _log = get_logger()
+_T = TypeVar("_T")
+
+BACKGROUND_ACTOR: Final = ":janitor"
+"""Id of the actor that terminates sessions and runs asynchronous tasks that outlive them, as logs have it. No session
+can have this id."""
 
 
 class Termination(ABC):
     """Base class of a termination that is being carried out. A subclass defines the table: the ``stages``, their
-    actions and their deadlines."""
+    actions and their schedule."""
 
-    __slots__ = ("_timer", "stage", "timers")
+    __slots__ = ("_entered", "_timer", "stage", "timers")
 
     stages: ClassVar[tuple[TerminationStage, ...]]
 
@@ -90,15 +72,18 @@ class Termination(ABC):
         self.timers = timers
         self.stage: TerminationStage | None = None
         """Present stage; ``None`` before the first stage, and after the end of the termination."""
+        self._entered = timers.now()
+        """Time at which the present stage was entered (monotonic seconds)."""
         self._timer: Timer | None = None
+
+    @property
+    @abstractmethod
+    def schedule(self) -> Schedule:
+        """Times at which the stages end. The schedule may change while the termination is carried out."""
 
     @abstractmethod
     def act(self, stage: TerminationStage) -> None:
         """Perform the action of *stage*. An implementation must not wait."""
-
-    @abstractmethod
-    def deadline(self, stage: TerminationStage) -> float | None:
-        """Return the time at which *stage* is over (monotonic seconds); ``None`` for the last stage."""
 
     def applies(self, stage: TerminationStage) -> bool:
         """Return whether *stage* is needed now; a stage that is not needed is skipped."""
@@ -106,15 +91,20 @@ class Termination(ABC):
 
     def enter(self, stage: TerminationStage) -> None:
         """Begin *stage*: perform its action, then set the timer for the next stage."""
-        self.stage = stage
+        self.stage, self._entered = stage, self.timers.now()
         self.act(stage)
         if self.stage is stage:  # the action may have ended the termination
             self.reschedule()
 
+    @property
+    def ends_at(self) -> float | None:
+        """Time at which the present stage ends (monotonic seconds); ``None`` for the last stage."""
+        assert self.stage is not None, "a termination that is over has no stage"
+        return self.schedule.ends_at(self.stage, self._entered)
+
     def reschedule(self) -> None:
-        """Set the timer of the present stage again, because the stage's deadline has changed."""
-        assert self.stage is not None, "a termination that is over has no timer"
-        ends_at = self.deadline(self.stage)
+        """Set the timer of the present stage again, because the schedule has changed."""
+        ends_at = self.ends_at
         if ends_at is None:
             self.cancel_timer()
         else:
@@ -158,7 +148,7 @@ class StageBudgetSpent(NamedTuple):
     call: Callable[[], None]
 
 
-class Heartbeat:
+class _Heartbeat:
     """Message that shows, by being handled, that the actor and the kernel's dispatcher are alive."""
 
     def __init__(self) -> None:
@@ -166,22 +156,22 @@ class Heartbeat:
 
 
 class Background:
-    """Actor in whose scope the tasks run that outlive every session.
+    """Actor in whose scope the tasks run that outlive every session. The actor is started with this object."""
 
-    Args:
-        actor_id: id of the actor, which the caller starts.
-    """
+    actor_id: Final = BACKGROUND_ACTOR
 
-    def __init__(self, system: ActorSystem, actor_id: str) -> None:
-        self.actor_id = actor_id
+    def __init__(self, system: ActorSystem) -> None:
+        self.slack_s = SLACK_S
+        """Seconds that a slow, loaded machine may add to the stages terminate and kill before a scope is abandoned."""
         self._system = system
         self._checks: deque[Callable[[], None]] = deque()
         self._is_checking = False
+        system.spawn(self, BACKGROUND_ACTOR, shutdown_s=END_S)
 
     def receive(self, ctx: object, message: object) -> None:
         if isinstance(message, StageBudgetSpent):
             message.call()
-        elif isinstance(message, Heartbeat):
+        elif isinstance(message, _Heartbeat):
             message.handled.set()
         else:
             _log.error("a task of the supervisor failed", what=str(message))
@@ -191,6 +181,66 @@ class Background:
         ctx = self._system.context(self.actor_id)
         assert ctx is not None, "this actor outlives every session"
         return ctx
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the supervisor has ended, so that no task can run any more."""
+        return self._system.context(BACKGROUND_ACTOR) is None
+
+    async def run_to_completion(self, do: Callable[[], Awaitable[_T]], name: str) -> _T:
+        """Run *do* in a task of its own, so that a cancellation of the caller does not cancel *do*; return its result.
+
+        Raises:
+            Refused: the supervisor ended before *do* returned.
+            Exception: the exception that *do* raised.
+        """
+        return await self.begin(do, name)()
+
+    def begin(self, do: Callable[[], Awaitable[_T]], name: str) -> Callable[[], Awaitable[_T]]:
+        """Run *do* in a task of its own; return a function that waits for its result, and raises as
+        :meth:`run_to_completion`."""
+        over, results = OneShotEvent(), list[_T | Exception]()
+
+        async def run() -> None:
+            try:
+                results.append(await do())
+            except Exception as error:  # raised in the caller, if that is still waiting
+                results.append(error)
+            finally:
+                over.set()
+
+        async def result() -> _T:
+            if began:
+                await over.wait()
+            if not results:
+                raise Refused(f"{name}: the supervisor has ended")
+            if isinstance(results[0], Exception):
+                raise results[0]
+            return results[0]
+
+        ctx, began = self._system.context(BACKGROUND_ACTOR), False
+        if ctx is not None:
+            with suppress(ActorStopped):
+                ctx.start_task(run, name=name)
+                began = True
+        return result
+
+    async def heartbeat(self, *, timeout_s: float) -> None:
+        """Wait until this actor has handled a message, which shows that the event loop, the dispatcher of the actor
+        system and the actor that terminates sessions work.
+
+        Raises:
+            ActorStopped: the actor has ended.
+            AskTimeout: the message was not handled within *timeout_s*.
+        """
+        ref, beat = self._system.ref(BACKGROUND_ACTOR), _Heartbeat()
+        if ref is None:
+            raise ActorStopped(BACKGROUND_ACTOR)
+        ref.tell(beat, lane=Lane.CONTROL)  # not `ask`: an ask of an idle actor bypasses the dispatcher
+        with self._system.timers.limit(timeout_s):
+            await beat.handled.wait()
+            return
+        raise AskTimeout(BACKGROUND_ACTOR, timeout_s)
 
     def enqueue(self, check: Callable[[], None]) -> None:
         """Run *check* after the checks that are queued already. A check may queue other checks, so that a deep tree
@@ -203,256 +253,3 @@ class Background:
                     self._checks.popleft()()
             finally:
                 self._is_checking = False
-
-
-class SessionTermination(Termination):
-    """Termination of one session and of everything below it.
-
-    Args:
-        slack_s: seconds that a slow, loaded machine may add to the stages terminate and kill.
-        abort_id, cause: abort that the termination belongs to, and the cause of everything that it does.
-        began: time at which the termination began (monotonic seconds); earlier than now if an earlier supervisor began
-            it.
-    """
-
-    __slots__ = (
-        "_background",
-        "_fates_before",
-        "_is_over",
-        "_outages",
-        "_slack_s",
-        "abort_id",
-        "began",
-        "cause",
-        "session",
-    )
-
-    stages = (
-        TerminationStage.REQUEST,
-        TerminationStage.CANCEL,
-        TerminationStage.KILL,
-        TerminationStage.EXITING,
-        TerminationStage.ABANDON,
-    )
-
-    def __init__(
-        self,
-        session: LiveSession,
-        background: Background,
-        cause: Cause,
-        abort_id: str | None,
-        *,
-        began: float,
-        slack_s: float,
-    ) -> None:
-        super().__init__(session.registry.system.timers)
-        self._background, self.session, self._slack_s = background, session, slack_s
-        self.cause, self.abort_id, self.began = cause, abort_id, began
-        self._fates_before = len(session.fates)
-        self._is_over = False
-        self._outages = 0
-        """Number of journal outages that had ended when ``Ended`` began to wait for the last records of turns and
-        agents."""
-
-    def begin(self) -> None:
-        """Stop the children, give another parent to those that may outlive the session, and enter the first stage."""
-        session = self.session
-        if session.stop_request is None:  # the session's own last error is the reason
-            session.stop_request = AbortRequest(
-                abort_id=None,
-                reason=session.data.last_error,
-                severity=TerminationStage.REQUEST,
-                deadline=self.began + session.policy.ladder.total_s,
-            )
-        session.advance(SessionPhase.TERMINATING)
-        self._stop_children()
-        self._detach_survivors()
-        first = TerminationStage.KILL if session.kill_at_once else TerminationStage.REQUEST
-        if session.busy:
-            self.enter(first)
-        else:
-            self.stage = first
-            self.on_idle()
-
-    # ------------------------------------------------------------------ stages
-    @property
-    def due(self) -> StageDeadlines:
-        """Deadlines of all stages, in seconds after ``began``; a later request to stop may make them earlier."""
-        request = self.session.stop_request
-        within_s = request.deadline - self.began if request is not None else None
-        return stage_deadlines(self.session.policy.ladder, within_s)
-
-    def act(self, stage: TerminationStage) -> None:
-        session = self.session
-        match stage:
-            case TerminationStage.REQUEST:
-                if session.connection is not None:
-                    session.connection.close_when_idle()
-            case TerminationStage.CANCEL:
-                session.registry.cancel_scope(session.session_id, self.abort_id or stage)
-            case TerminationStage.KILL:
-                if session.connection is not None:
-                    words = "it was ended at once"
-                    intent = Verdict(exit=Exit.ERROR, error=words, abort_reason=AbortReason.SHUTDOWN_SIGNAL)
-                    session.connection.kill(intent)
-                session.registry.cancel_scope(session.session_id, self.abort_id or stage)
-            case TerminationStage.ABANDON:
-                self.on_idle()
-
-    def applies(self, stage: TerminationStage) -> bool:
-        return stage is not TerminationStage.EXITING or self.session.waits_for_kernel
-
-    def deadline(self, stage: TerminationStage) -> float | None:
-        ladder, due = self.session.policy.ladder, self.due
-        match stage:
-            case TerminationStage.REQUEST:
-                return self.began + due.request_s
-            case TerminationStage.CANCEL if due.kill_s < ladder.total_s - ROUNDING_S:
-                return self.began + due.terminate_s  # no time for the process contexts to terminate first
-            case TerminationStage.CANCEL:
-                return self.began + due.kill_s + self._slack_s
-            case TerminationStage.KILL:
-                return self.timers.now() + ladder.kill_s + self._slack_s
-            case TerminationStage.EXITING:
-                return self.timers.now() + EXITING_S + self._slack_s
-            case _:
-                return None
-
-    def reschedule(self) -> None:
-        super().reschedule()
-        self._report_stage()
-
-    def _report_stage(self) -> None:
-        """Tell the session in which stage its termination is, and until when, unless its data say so already."""
-        assert self.stage is not None, "the stage has just been entered"
-        ends_at, known = self.deadline(self.stage), self.session.data.ending
-        wall = self.session.registry.journal_writer.clock.wall
-        until = None if ends_at is None else wall.time() + ends_at - self.timers.now()
-        is_sooner = until is not None and known is not None and until < (known.deadline or inf) - ROUNDING_S
-        if known is None or known.stage is not self.stage or is_sooner:
-            began = StageBegan(stage=self.stage, until=until)
-            self.session.registry.send(self.session.session_id, began, cause=self.cause)
-
-    def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
-        # As a message to an actor: what the dispatcher has for others at that moment comes first.
-        self._background.context.set_timer(self.session.session_id, delay_s, StageBudgetSpent(call))
-
-    def cancel_timer(self) -> None:
-        self._background.context.cancel_timer(self.session.session_id)
-
-    def _is_gentle(self) -> bool:
-        """Return whether the present stage is one that a more urgent request can still shorten."""
-        return self.stage in (TerminationStage.REQUEST, TerminationStage.CANCEL)
-
-    # ------------------------------------------------------------------ children
-    def _stop_children(self) -> None:
-        """Request every child session to stop, except children with the cancel mode ABANDON.
-
-        A child that the session waits for gets the same deadline. A child that the same abort has already requested
-        to stop, with a deadline that is not later, is not requested again.
-        """
-        session, stop = self.session, None
-        if not session.children:
-            return
-        deadline = self.began + self.due.kill_s
-        for child in list(session.children.values()):
-            waits, known = child.mode is CancelMode.WAIT_COMPLETED, child.stop_request
-            is_asked = known is not None and same_abort(known, self.abort_id)
-            in_time = not waits or (known is not None and known.deadline <= deadline + ROUNDING_S)
-            if child.mode is CancelMode.ABANDON or (is_asked and in_time):
-                continue
-            stop = stop or OperatorStop(
-                reason=f"its parent {session.session_id} ended",
-                abort_id=self.abort_id,
-                abort_reason=AbortReason.PARENT_ABORTED,
-                transition_reason=TransitionReason.ABORTED,
-            )
-            within_s = deadline - self.timers.now() if waits else None
-            child.request_stop(stop, cause=self.cause, within_s=within_s)
-
-    def _detach_survivors(self) -> None:
-        """Give another parent to every child session that may outlive the session."""
-        session = self.session
-        for child in [one for one in session.children.values() if one.mode is not CancelMode.WAIT_COMPLETED]:
-            if child.ended:
-                continue  # its last record is on its way: nothing is left that could outlive this session
-            if child.mode is CancelMode.WAIT_REQUESTED:
-                session.hold_until(child.reached(SessionPhase.TERMINATING))
-            child.reparent(self.cause, self.abort_id)
-
-    # ------------------------------------------------------------------ more urgent
-    def skip_to_kill(self) -> None:
-        """Enter the kill stage, unless the termination is there already or over."""
-        if self._is_gentle():
-            self.enter(TerminationStage.KILL)
-
-    def on_deadline_shortened(self) -> None:
-        """Set the timer, and the deadlines of the children, by the stop request, whose deadline is earlier now."""
-
-        def shorten() -> None:
-            if self._is_gentle():
-                self.reschedule()
-                self._stop_children()
-
-        if self._is_gentle():
-            self._background.enqueue(shorten)
-
-    # ------------------------------------------------------------------ finish
-    def on_idle(self) -> None:
-        """Finish the termination: no task and no child works for the session any more."""
-        if self.stage is not None:
-            self._background.enqueue(self._finish)
-
-    def _finish(self) -> None:
-        session, stage = self.session, self.stage
-        if stage is None:
-            return
-        took_s = max(0.0, self.timers.now() - self.began)
-        fates = session.fates[self._fates_before :]
-        if stage is TerminationStage.CANCEL or (stage is TerminationStage.KILL and any(one.exiting_s for one in fates)):
-            stage = stage_of_fates(fates)
-        survivors = total_survivors(fate.survivors for fate in session.fates)
-        session.report = TerminationReport(stage, took_s, session.registry.journal_writer.clock.wall.time(), survivors)
-        self.finish()
-        session.advance(SessionPhase.FINISHED)  # only after the report is there: the abort's receipt reads it
-        if session.unrecorded:
-            self._await_records()
-        else:
-            self._append_ended()
-
-    def _await_records(self) -> None:
-        disk = self.session.registry.journal_writer.disk
-        self._outages = disk.outages
-
-        def give_up() -> None:
-            if disk.outage is not None or disk.outages > self._outages:
-                self._await_records()  # the records have only just begun to be written, or cannot be yet
-            else:
-                self._append_ended()
-
-        self.call_at(self.timers.now() + RECORDED_S, give_up)
-
-    def on_recorded(self) -> None:
-        """Append ``Ended`` to the session's log, because every turn, agent and child of the session has its last
-        record."""
-        if self.stage is None and not self._is_over:
-            self.finish()
-            self._append_ended()
-
-    def _append_ended(self) -> None:
-        session, report = self.session, self.session.report
-        assert report is not None, "a session that has finished has a report"
-        self._is_over = True
-        ended = Ended(rung=report.stage.value, took_s=round(report.took_s, 6), survivors=report.survivors)
-        session.registry.send(session.session_id, ended, cause=self.cause)
-
-
-def stage_of_fates(fates: Sequence[ProcessFate]) -> TerminationStage:
-    """Return the most forceful stage that was needed to end the processes with these *fates*, after their scope was
-    cancelled."""
-    ended_by = {fate.ended_by for fate in fates}
-    if any(fate.exiting_s for fate in fates):
-        return TerminationStage.EXITING
-    if "kill" in ended_by:
-        return TerminationStage.KILL
-    return TerminationStage.TERMINATE if "terminate" in ended_by else TerminationStage.CANCEL

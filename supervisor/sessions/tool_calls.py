@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from math import inf
 from typing import Final, NamedTuple
 
 import anyio
@@ -27,9 +26,8 @@ import msgspec
 
 from actors import ActorStopped
 from actors.timers import TimerService
-from supervisor.lifecycles.types import Survivors, TerminationStage
+from supervisor.lifecycles.types import StageBudgets, Survivors, TerminationStage
 from supervisor.policies.abort_plan import ProcessFate
-from supervisor.policies.abort_request import CALL_ASKED_S, EXITING_S
 from supervisor.policies.call_processes import (
     AgentPrograms,
     CallProcesses,
@@ -37,6 +35,7 @@ from supervisor.policies.call_processes import (
     ProcessSeen,
     processes_of_calls,
 )
+from supervisor.policies.stage_deadlines import CALL_KILL_S, EXITING_S, CallSchedule
 from supervisor.ports import Out, Process
 from supervisor.sessions.agent_io import AgentIO
 from supervisor.sessions.live_session import LiveSession
@@ -55,9 +54,6 @@ NOT_LISTED: Final = "its processes could not be listed"
 NOT_ALONE: Final = "its processes cannot be told from those of the calls beside it"
 """Reasons, for a receipt, why no process of a call was killed; see also ``_not_killed``."""
 
-KILL_S: Final = 1.0
-"""Seconds for which the kill is repeated while processes of a call start other processes; after that the remaining
-processes stay until their agent ends."""
 EXITING_AFTER_S: Final = 0.5
 """Seconds after which the end of a killed process by the kernel counts as one that takes long."""
 LINGER_S: Final = 0.25
@@ -72,19 +68,16 @@ EXITING_POLL_S: Final = 0.05
 class CallTermination(Termination):
     """Termination of one call. *on_kill* and *on_abandon* are called when the stages KILL and ABANDON begin.
 
-    *budget_s* is the length of the stage KILL in seconds. The stage REQUEST lasts ``CALL_ASKED_S`` seconds, but at most
-    *budget_s*. The stage EXITING is skipped unless *is_exiting* then returns true: the kernel is ending a process of
+    The stage EXITING is skipped unless *is_exiting* then returns true: the kernel is ending a process of
     the call.
     """
 
     __slots__ = (
         "_began",
-        "_budget_s",
-        "_ends_at",
-        "_entered_at",
         "_is_exiting",
         "_on_abandon",
         "_on_kill",
+        "_schedule",
         "how",
         "not_ended",
         "tool_id",
@@ -97,7 +90,7 @@ class CallTermination(Termination):
         timers: TimerService,
         tool_id: str,
         how: str,
-        budget_s: float,
+        budgets: StageBudgets,
         on_kill: Callable[[], None],
         on_abandon: Callable[[], None],
         is_exiting: Callable[[], bool] = lambda: False,
@@ -106,10 +99,13 @@ class CallTermination(Termination):
         self.tool_id, self.how = tool_id, how
         self.not_ended: list[Callable[[str], None]] = []
         """Functions that are called once, with the reason, if the call cannot be terminated alone."""
-        self._budget_s = budget_s
-        self._began = self._entered_at = timers.now()
-        self._ends_at = inf
+        self._began = timers.now()
+        self._schedule = CallSchedule(budgets)
         self._on_kill, self._on_abandon, self._is_exiting = on_kill, on_abandon, is_exiting
+
+    @property
+    def schedule(self) -> CallSchedule:
+        return self._schedule
 
     @property
     def spent_s(self) -> float:
@@ -120,14 +116,14 @@ class CallTermination(Termination):
         """End the termination within *within_s* seconds (the stage REQUEST is shortened first); *now* skips the stage
         REQUEST."""
         if within_s is not None:
-            self._ends_at = min(self._ends_at, self.timers.now() + within_s)
+            deadline = min(self._schedule.deadline, self.timers.now() + within_s)
+            self._schedule = self._schedule._replace(deadline=deadline)
         if now and self.stage is TerminationStage.REQUEST:
             self.enter(TerminationStage.KILL)
         elif self.stage is not None:
             self.reschedule()
 
     def act(self, stage: TerminationStage) -> None:
-        self._entered_at = self.timers.now()
         match stage:
             case TerminationStage.KILL:
                 self._on_kill()
@@ -136,18 +132,6 @@ class CallTermination(Termination):
 
     def applies(self, stage: TerminationStage) -> bool:
         return stage is not TerminationStage.EXITING or self._is_exiting()
-
-    def deadline(self, stage: TerminationStage) -> float | None:
-        match stage:
-            case TerminationStage.REQUEST:
-                kill_s = min(self._budget_s, KILL_S)  # what remains of a shortened termination for its kill
-                return min(self._entered_at + min(CALL_ASKED_S, self._budget_s), self._ends_at - kill_s)
-            case TerminationStage.KILL:
-                return min(self._entered_at + self._budget_s, self._ends_at)
-            case TerminationStage.EXITING:
-                return self._entered_at + EXITING_S
-            case _:
-                return None
 
 
 class ToolCallTerminations:
@@ -277,12 +261,11 @@ class ToolCallTerminations:
         if outs is None and not self._alone:
             return ""
         how = KILLED if outs is None else ASKED if self._alone else f"{ASKED}{BESIDE}"
-        budget_s = self._session.policy.ladder.request_s
         termination = self._terminations[call_id] = CallTermination(
             self._registry.system.timers,
             tool_id,
             how,
-            budget_s,
+            self._session.policy.ladder,
             on_kill=lambda: self._start_kill(call_id, tool_id, asked=outs is not None),
             on_abandon=lambda: self.give_up(call_id, f"it had not ended {termination.spent_s:g} s later"),
             is_exiting=lambda: tool_id in self._session.exiting,
@@ -446,7 +429,7 @@ async def end_processes(
     timers: TimerService,
     agent: AgentPrograms,
     linger_s: float = 0.0,
-    within_s: float = KILL_S,
+    within_s: float = CALL_KILL_S,
     exiting_s: float = EXITING_AFTER_S,
 ) -> KilledProcesses:
     """Kill the processes of the calls in *span*, and repeat this until none is found, for at most *within_s* seconds

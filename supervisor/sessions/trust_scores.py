@@ -29,6 +29,7 @@ from supervisor.ports import EntityRow, Journal
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.setup import Setups
 
 _log = get_logger()
 
@@ -39,22 +40,27 @@ STANDING: Final = "Standing"
 class Trust:
     """Trust scores of the agents, by the agent's name in the plan."""
 
-    def __init__(self, registry: EntityRegistry) -> None:
-        self._registry = registry
-        self.policy: AccessPolicy | None = None
+    def __init__(self, registry: EntityRegistry, setups: Setups) -> None:
+        self._registry, self._setups = registry, setups
         self.standings: dict[str, TrustScore] = {}
         self._counted: set[str] = set()
         """Ids of tasks that were counted as successes and may not have been closed yet: they are not counted again."""
 
+    @property
+    def policy(self) -> AccessPolicy | None:
+        """The access policy; ``None``: there is none."""
+        return self._setups.access_policy
+
     def level(self, agent: str) -> Level:
         return self._standing(agent).level
 
-    def levels(self, agents: Iterable[str]) -> list[AccessLevel]:
-        """Return the levels of *agents* and of every agent with a score, by name; none if there is no access policy."""
+    def levels(self) -> list[AccessLevel]:
+        """Return the level of each configured agent and of each agent with a score, by name; none if there is no access
+        policy."""
         if self.policy is None:
             return []
         now = self._registry.journal_writer.clock.now()
-        known = sorted({*agents, *self.standings})
+        known = sorted({*self._setups.common.agents, *self.standings})
         return [self.policy.describe(one, self._standing(one), now) for one in known]
 
     def rights(self, agent: str) -> Rights | None:

@@ -1,4 +1,4 @@
-"""Entity of a turn: its permission requests, its calls, its verification and its clean-up.
+"""Entity of a turn: its permission requests, its calls and their aborts, its verification and its clean-up.
 
 The agent of the turn is reached through the connection of the session. A turn whose session was given up by an earlier
 supervisor has no session: nothing is left that its effects could act on.
@@ -6,7 +6,7 @@ supervisor has no session: nothing is left that its effects could act on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import anyio
 
@@ -14,11 +14,27 @@ from actors.machine import Effect
 from actors.timers import TimerService
 from supervisor.lifecycles.effects import AnswerPermission, AskPermission, CancelTool, CleanUp, Verify
 from supervisor.lifecycles.entity_types import TURN_KIND
-from supervisor.lifecycles.events import AgentReaped, OperatorStop, TaskCompleted, TaskFailed
+from supervisor.lifecycles.events import (
+    AgentReaped,
+    OperatorStop,
+    TaskCompleted,
+    TaskFailed,
+    ToolCompleted,
+    UrgentMessage,
+)
 from supervisor.lifecycles.session import Session
-from supervisor.lifecycles.turn import Turn, TurnData
-from supervisor.lifecycles.types import AbortReason, CancelMode, Exit, TerminationStage, TransitionReason, Verdict
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.lifecycles.turn import Call, Turn, TurnData
+from supervisor.lifecycles.types import (
+    AbortReason,
+    CancelMode,
+    Exit,
+    TerminationStage,
+    ToolOutcome,
+    TransitionReason,
+    Verdict,
+)
+from supervisor.policies.abort_plan import PlannedNode
+from supervisor.policies.stage_deadlines import TurnSchedule
 from supervisor.policies.turn_outcome import aborted_verdict
 from supervisor.ports import Outcome
 from supervisor.runtime.entity import EntityActor
@@ -27,6 +43,11 @@ from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.services import SessionServices
 from supervisor.sessions.termination import Termination
+
+ENDED_WITHIN = "it ended with the call that it was made within"
+NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself and cannot be asked to end it alone"
+NOT_ENDED = "the turn was interrupted, since the agent runs this call by itself and did not end it alone"
+"""Descriptions, for a receipt, of the way in which a call was ended."""
 
 
 class TurnTermination(Termination):
@@ -39,7 +60,7 @@ class TurnTermination(Termination):
         is_exiting: returns whether the kernel is ending a process of a call.
     """
 
-    __slots__ = ("_abort_id", "_connection", "_grace_s", "_intent", "_is_exiting", "_on_killed", "_turn_id")
+    __slots__ = ("_abort_id", "_connection", "_intent", "_is_exiting", "_on_killed", "_schedule", "_turn_id")
 
     stages = (TerminationStage.REQUEST, TerminationStage.EXITING, TerminationStage.KILL)
 
@@ -57,7 +78,12 @@ class TurnTermination(Termination):
         super().__init__(timers)
         self._connection, self._turn_id = connection, turn_id
         self._intent, self._abort_id = intent, abort_id
-        self._grace_s, self._on_killed, self._is_exiting = grace_s, on_killed, is_exiting
+        self._schedule = TurnSchedule(grace_s)
+        self._on_killed, self._is_exiting = on_killed, is_exiting
+
+    @property
+    def schedule(self) -> TurnSchedule:
+        return self._schedule
 
     def act(self, stage: TerminationStage) -> None:
         if stage is TerminationStage.REQUEST:
@@ -69,14 +95,20 @@ class TurnTermination(Termination):
     def applies(self, stage: TerminationStage) -> bool:
         return stage is not TerminationStage.EXITING or self._is_exiting()
 
-    def deadline(self, stage: TerminationStage) -> float | None:
-        match stage:
-            case TerminationStage.REQUEST:
-                return self.timers.now() + self._grace_s
-            case TerminationStage.EXITING:
-                return self.timers.now() + EXITING_S
-            case _:
-                return None
+
+class StoppedCall:
+    """A call that an abort has stopped, or requested its agent to stop.
+
+    Attributes:
+        connection: connection to the agent that made the call.
+        how: the way in which the call ends, for the receipt; ``""``: by its scope.
+        is_interrupted: the call could not be ended alone, so its turn was interrupted.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.how = ""
+        self.is_interrupted = False
 
 
 class TurnEntity(EntityActor):
@@ -136,6 +168,76 @@ class TurnEntity(EntityActor):
         if child.mode is not CancelMode.WAIT_COMPLETED and session.connection is not None:
             lives = "lives on" if child.mode is CancelMode.ABANDON else "was told to end"
             session.connection.answer_delegation(effect.call_id, Outcome("aborted", f"{child.session_id} {lives}", ""))
+
+    def stop_call(
+        self, node: PlannedNode, stop: OperatorStop, cause: Cause, *, ends: Container[str], is_bounded: bool
+    ) -> StoppedCall:
+        """Stop one open call of the turn for an abort. Never awaits.
+
+        A call whose work the supervisor runs, or a child session does, gets its result and ends with its scope. The
+        agent is requested to end a call that it runs by itself; if the agent cannot end that call alone, the turn is
+        interrupted, and the next turn continues without the result.
+
+        Args:
+            node: the call in the plan of the abort.
+            ends: ids of all nodes of the plan.
+            is_bounded: the deadline of the abort is not that of the policy; an interrupted turn ends by it, too.
+        """
+        session = self._session
+        connection = session.connection if session is not None else None
+        assert session is not None, "an open call has a session"
+        assert connection is not None, "an open call has a connection"
+        assert node.due is not None, "the plan gives a call its deadlines"
+        call = next(call for call in self.data.open if f"{self.id}:c{call.number}" == node.id)
+        stopped = StoppedCall(connection)
+        if connection.runs_call(call.call_id) or any(one.started_by == node.id for one in session.children.values()):
+            result = ToolCompleted(
+                call_id=call.call_id, outcome=ToolOutcome.ABORTED, reason=stop.reason, abort_id=stop.abort_id
+            )
+            connection.abandon_call(call.call_id, stop.reason)
+            self._registry.send(self.id, result, cause=cause)
+            return stopped
+        connection.abort_own_call(call.call_id, stop.reason, stop.abort_id, cause.seq)
+        above = next((one for one in self.data.open if one.number == call.within), None)
+        if above is not None and f"{self.id}:c{above.number}" in ends and not connection.runs_call(above.call_id):
+            stopped.how = ENDED_WITHIN
+            return stopped
+        ends_at = self._registry.system.timers.now() + node.due.kill_s if is_bounded else None
+
+        def interrupt(how: str) -> None:
+            if not stopped.is_interrupted and self._is_open(call):
+                stopped.is_interrupted, stopped.how = True, how
+                self._interrupt_for(session, call, stop, cause, how, ends_at)
+
+        how = connection.terminate_call(
+            call.call_id, lambda why: interrupt(f"{NOT_ENDED}: {why}"), now=stop.now, within_s=node.due.kill_s
+        )
+        if not how:
+            interrupt(NOT_ASKED)
+        elif not stopped.is_interrupted:  # otherwise the termination has failed at once
+            stopped.how = how
+        return stopped
+
+    def _is_open(self, call: Call) -> bool:
+        return self.id in self._registry.entities and any(one.number == call.number for one in self.data.open)
+
+    def _interrupt_for(
+        self, session: LiveSession, call: Call, stop: OperatorStop, cause: Cause, how: str, ends_at: float | None
+    ) -> None:
+        """Interrupt the turn because of a call that the agent does not end alone. The agent has until *ends_at* (kernel
+        clock) to stop; ``None``: the grace period of its session."""
+        tool_id = f"{self.id}:c{call.number}"
+        record = self.record_fact(
+            "TurnInterrupted", cause, {"call": tool_id, "why": how}, abort_id=stop.abort_id, reason=how
+        )
+        message = UrgentMessage(
+            message_id=f"abort of {tool_id}",
+            sender="supervisor",
+            text=f"The tool call {call.call_id} was aborted ({stop.reason}). Go on without its result.",
+            grace_s=None if ends_at is None else max(0.0, ends_at - self._registry.system.timers.now()),
+            blamed=AbortReason(stop.abort_reason or AbortReason.USER_INTERRUPT),
+        )
+        self._registry.send(session.id, message, cause=cause._replace(seq=record.seq))
 
     # ------------------------------------------------------------------ end
     @property

@@ -18,7 +18,7 @@ import anyio
 from actors import ActorStopped, failpoint
 from actors.one_shot_event import OneShotEvent
 from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Rejection, Verify, run_acceptance_tests
-from supervisor.policies.abort_request import program_end_s
+from supervisor.policies.stage_deadlines import program_end_s
 from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceHeld, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage

@@ -16,10 +16,10 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.host.api import Supervisor
+from supervisor.host.handle import Session
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig, Plan, TaskConfig
 from supervisor.plans.tasks import every_task
-from supervisor.sessions.handle import Session
 from supervisor.simulation.checkers import PlanEnded, PlanGiven, PlanResumed
 from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom

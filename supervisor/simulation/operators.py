@@ -15,10 +15,10 @@ import msgspec
 from actors import one_shot_event
 from actors.waiter import current_backend
 from supervisor.host.api import Supervisor
+from supervisor.host.handle import Session
 from supervisor.lifecycles.session import Session as SessionState
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, DeliveryPoint, LifecycleEvent, StageBudgets
-from supervisor.sessions.handle import Session
 from supervisor.simulation.checkers import AbortRequested, AbortReturned, PermissionAnswered, SupervisorInspected
 from supervisor.simulation.cost import OutcomeCounts
 from supervisor.simulation.keyed_random import KeyedRandom
@@ -284,7 +284,7 @@ class Operators:
 
     async def _close(self, target: str, random: KeyedRandom, place: str) -> None:
         with self._requests.record(f"close {target}") as said:
-            await self._sup.core.close_session(target, reason="enough of it")
+            await self._sup.core.aborts.close_session(target, reason="enough of it")
             said.append("closed")
             self._oracle.replies.close_answered(target)
 

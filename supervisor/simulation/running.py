@@ -28,7 +28,7 @@ from actors.waiting import any_of
 from supervisor.control.error_messages import cause_of
 from supervisor.embedding.runtime import supervise
 from supervisor.host.api import Supervisor
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.stage_deadlines import EXITING_S
 from supervisor.ports import JournalError, JournalUnavailable
 from supervisor.sessions.inprocess import AgentTurn
 from supervisor.sessions.shutdown import LAST_RECORDS_S

@@ -44,7 +44,6 @@ from supervisor.policies.error_classification import classify
 from supervisor.ports import Outcome
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
-from supervisor.sessions.handle import Session
 from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.restore import WHY
@@ -96,28 +95,31 @@ class Attempts:
         """Start a session, and record that the session claims the task, and that the run is in progress."""
         if execution.state is Task.OPEN:
             authorization.admit(self._plan_run, execution)
-        session = await self._start_session(execution)
+        session_id = await self._start_session(execution)
         if execution.is_stopped:
-            await self._sup.close_session(session.id, reason="its task goes on without it", cause=execution.cause)
+            await self._sup.aborts.close_session(
+                session_id, reason="its task goes on without it", cause=execution.cause
+            )
             return
-        execution.session_id = session.id
-        if (why := await aborted_for(self._sup, session.id)) is not None:  # before it could hold the task
+        execution.session_id = session_id
+        if (why := await aborted_for(self._sup, session_id)) is not None:  # before it could hold the task
             await self._pipeline.cancel(execution, CancelReason(why), effect=execution.entity.running)
             return
         self._plan_run.attach_session(execution, may_split=authorization.may_split(self._plan_run, execution))
-        await self._plan_run.report(execution, Claimed(by=session.id, reason=f"agent {execution.agent}"))
+        await self._plan_run.report(execution, Claimed(by=session_id, reason=f"agent {execution.agent}"))
 
-    async def _start_session(self, execution: TaskExecution) -> Session:
-        """Start the task's session. While the disk is down, wait for the disk: the plan loses only time."""
+    async def _start_session(self, execution: TaskExecution) -> str:
+        """Start the task's session, and return its id. While the disk is down, wait for the disk: the plan loses only
+        time."""
         while True:
-            await self._sup.recovered()
+            await self._sup.shutdown.wait_writable()
             with suppress(Degraded):  # the disk went down again in between
                 within, patience = scope_of(self._plan_run, execution), patience_of(execution.task)
                 place = next_workspace(self._sup, self._plan_run.plan.task_lifecycle, execution)
                 if place.kept and execution.session_id:  # the former session has ended, and nobody cancelled it
                     await self._sup.cleanup.clean_up(execution.session_id, left_at(execution))
                 with anyio.CancelScope(shield=True):  # a session that exists must be known here
-                    return await self._sup.start_session(
+                    return await self._sup.session_factory.start(
                         execution.name,
                         agent=execution.agent,
                         cause=execution.cause,
@@ -186,7 +188,7 @@ class Attempts:
         prompt, reason = execution.task.prompt, execution.retry_reason
         limit, session = self._plan_run.time_limit(execution), self._sup.registry.sessions.get(execution.session_id)
         try:
-            outcome = await self._sup.outcome_of(
+            outcome = await self._sup.requests.outcome_of(
                 execution.session_id, prompt, execution.cause, once=True, limit=limit, reason=reason
             )
             return _with_own_abort(outcome, session)
@@ -197,7 +199,7 @@ class Attempts:
         """Return the outcome of the turn that was begun under an earlier supervisor. If the prompt of that turn is not
         in the journal, prompt now."""
         session = self._sup.registry.sessions.get(execution.session_id)
-        found = await self._sup.last_outcome(execution.session_id, once=True)
+        found = await self._sup.requests.last_outcome(execution.session_id, once=True)
         if found is None and (told := self._sup.recovered_work.answers.get(execution.session_id)) is not None:
             found = Outcome(told.outcome, told.error, "", told.seq)
         if found is not None and found.seq is not None and found.seq < await execution.began_seq():

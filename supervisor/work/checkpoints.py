@@ -47,7 +47,7 @@ def left_at(execution: TaskExecution) -> str:
 def workspace_of(sup: SupervisorCore, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
     """Return the specification of the task's workspace: owner, directory, files, and the commit *starts_at* from which
     the work begins."""
-    profile = sup.profile(execution.agent, execution.id)
+    profile = sup.setups.profile(execution.agent, execution.id)
     directory = sup.setups.of(execution.id).workdir if profile is None else profile.directory
     task = execution.task
     return WorkspaceSpec(

@@ -198,7 +198,7 @@ class CompletionPipeline:
                 over.set()
 
         try:
-            await self._sup.run_to_completion(record, f"record the merge of {execution.name}")
+            await self._sup.background.run_to_completion(record, f"record the merge of {execution.name}")
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):
                 await self._sup.journal_writer.disk.wait_unless_down(over)
@@ -385,7 +385,7 @@ class CompletionPipeline:
 
     def _is_claim_due(self, execution: TaskExecution, agent: str) -> tuple[bool, str]:
         """Return whether a new claim by *agent* has something new, and if its findings are not, the reason."""
-        data, profile = execution.data, self._sup.profile(agent, execution.id)
+        data, profile = execution.data, self._sup.setups.profile(agent, execution.id)
         if data.kept_by:
             return False, ENDED_BY.format(data.kept_by)
         if agent != execution.agent or not data.has_findings:
@@ -497,7 +497,7 @@ class CompletionPipeline:
                 reason = "its work is merged"
                 if execution.is_opened:  # else only the merge was left to do
                     reason = _reason_of_close(execution)
-                await self._sup.close_session(execution.session_id, reason=reason, cause=execution.cause)
+                await self._sup.aborts.close_session(execution.session_id, reason=reason, cause=execution.cause)
 
 
 def _with_branch(reason: str, branch: str) -> str:

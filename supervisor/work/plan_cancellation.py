@@ -81,7 +81,7 @@ class PlanCancellation:
         if must_take_back(self._sup, execution) and not is_done:
             with suppress(Refused):  # a disk that is down may be back when nobody waits for this any more
                 words = f"take back what {execution.name} did"
-                await self._sup.run_to_completion(lambda: self._take_back(execution), words)
+                await self._sup.background.run_to_completion(lambda: self._take_back(execution), words)
             return
         await self._end_run_and_session(execution)
         if is_done:

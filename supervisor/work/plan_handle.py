@@ -179,7 +179,7 @@ class Submissions:
         resume: str | None,
         given: Submission,
     ) -> PlanHandle:
-        self._core.check_disk("a plan")
+        self._core.registry.check_disk("a plan")
         is_recorded = plan is None or given.is_recorded
         if resume is not None and self._running(resume) is not None:
             raise Refused(f"run {resume!r} goes on in this supervisor, and is not resumed")
@@ -205,7 +205,7 @@ class Submissions:
         return recorded
 
     def _function_of(self, agent: str) -> AgentFunction | None:
-        profile = self._core.profile(agent)
+        profile = self._core.setups.profile(agent)
         return None if profile is None else profile.function
 
     def _running(self, run: str) -> PlanHandle | None:
@@ -291,7 +291,7 @@ class PlanHandle:
         Raises:
             Refused: the supervisor ends, or has ended.
         """
-        self._sup.core.begin_plan(self, lambda: self._run(resume=resume, fresh=fresh))
+        self._sup.core.shutdown.begin_plan(self, lambda: self._run(resume=resume, fresh=fresh))
         self._sup.core.part(Submissions).running[self] = None
 
     def close(self, run: str, result: PlanResult | None, error: str) -> None:

@@ -257,7 +257,7 @@ class PlanRecovery:
 
     async def _end_session(self, session_id: str) -> None:
         with suppress(NoSuchEntity, Refused, JournalError):
-            await self._sup.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
+            await self._sup.aborts.close_session(session_id, reason=ORPHANED, cause=Cause(actor=ACTOR))
         await self._sup.cleanup.clean_up(session_id, f"Uncommitted changes of session {session_id}")
 
     async def _go_on(self, execution: TaskExecution) -> None:

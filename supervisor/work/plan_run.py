@@ -38,7 +38,7 @@ from anyio.abc import TaskGroup
 
 from actors.machine import Event
 from actors.one_shot_event import OneShotEvent, first_of
-from supervisor.host.supervision import HOST, SupervisorCore
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
 from supervisor.lifecycles.job import Job, WorkerStarted
 from supervisor.lifecycles.session import Session as SessionState
@@ -61,7 +61,7 @@ from supervisor.policies.error_classification import PROBLEMS, Failure
 from supervisor.policies.fallback_agent import next_agent
 from supervisor.policies.retry_budget import RetryBudget
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.journal_writer import Cause
+from supervisor.runtime.journal_writer import HOST, Cause
 from supervisor.sessions.live_session import AssignedTask
 from supervisor.sessions.setup import Setup
 from supervisor.work import checkpoints
@@ -261,7 +261,7 @@ class PlanRun:
         """Return the name by which a limit on the sessions of *agent* counts: agents of a run that has its own are
         counted for themselves, unless the supervisor limits an agent of the name."""
         own = self.sup.setups.of_runs
-        if own and self.workstream.id in own and agent not in self.sup.session_limits:
+        if own and self.workstream.id in own and agent not in self.sup.setups.session_limits:
             return agent_of_run(self.workstream.id, agent)
         return agent
 
@@ -454,7 +454,7 @@ class PlanRun:
 
     def directory_of(self, execution: TaskExecution) -> str:
         """Return the directory in which the task's agent is configured to work."""
-        profile = self.sup.profile(execution.agent, execution.id)
+        profile = self.sup.setups.profile(execution.agent, execution.id)
         return self.setup.workdir if profile is None else profile.directory
 
     # ------------------------------------------------------------------ retries

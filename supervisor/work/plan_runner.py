@@ -350,7 +350,7 @@ class PlanRunner:
     async def _watch_journal(self) -> None:
         """End the run if its journal is lost, whatever its tasks wait for: nothing about them can be recorded
         any more."""
-        raise await self._sup.journal_lost()
+        raise await self._sup.shutdown.wait_journal_lost()
 
     async def _begin(self, plan: Plan, recovery: PlanRecovery, continues: bool, submission: Submission) -> None:
         """Open the workstream and its tasks, or, if the run *continues* one of an earlier supervisor, restore them.
@@ -419,7 +419,7 @@ class PlanRunner:
         self._hidden = submission.hidden
         if submission.setup is not None:
             workstream = self.plan_run.workstream
-            self._sup.configure_run(workstream.id, submission.setup)
+            self._sup.setups.configure_run(workstream.id, submission.setup)
             if workstream.resumes:
                 self._sup.setups.of_runs.setdefault(workstream.resumes, submission.setup)
 

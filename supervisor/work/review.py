@@ -122,7 +122,9 @@ async def _end_earlier(sup: SupervisorCore, session_id: str) -> None:
     for child in sup.registry.children_of(session_id):
         (born,) = await sup.journal.events(entity_id=child.session_id, limit=1)
         if born.actor == REVIEW:  # and no child session of the agent, whatever its name
-            await sup.close_session(child.session_id, reason="its review is begun anew", cause=Cause(actor=REVIEW))
+            await sup.aborts.close_session(
+                child.session_id, reason="its review is begun anew", cause=Cause(actor=REVIEW)
+            )
 
 
 async def _ask(sup: SupervisorCore, session_id: str, review: ReviewConfig, prompt: str, cause: Cause) -> ReviewVerdict:
@@ -130,7 +132,7 @@ async def _ask(sup: SupervisorCore, session_id: str, review: ReviewConfig, promp
     parent = sup.registry.sessions.get(session_id)
     if parent is None:
         raise NoSuchEntity(session_id)
-    session = await sup.start_session(
+    review_id = await sup.session_factory.start(
         "review",
         agent=review.agent,
         parent=session_id,
@@ -138,14 +140,14 @@ async def _ask(sup: SupervisorCore, session_id: str, review: ReviewConfig, promp
         cause=cause._replace(actor=REVIEW),
     )
     try:
-        outcome = await sup.outcome_of(session.id, prompt, cause, limit=TimeLimit(review.timeout_s))
+        outcome = await sup.requests.outcome_of(review_id, prompt, cause, limit=TimeLimit(review.timeout_s))
         if outcome.outcome != "completed":
             problem = outcome.error or outcome.outcome
-            return ReviewVerdict(approved=False, problem=problem, session_id=session.id)
-        return read_verdict(outcome.text, session.id)
+            return ReviewVerdict(approved=False, problem=problem, session_id=review_id)
+        return read_verdict(outcome.text, review_id)
     finally:
         with suppress(NoSuchEntity, Refused, JournalError):
-            await sup.close_session(session.id, reason="its review is over", cause=cause)
+            await sup.aborts.close_session(review_id, reason="its review is over", cause=cause)
 
 
 def read_verdict(text: str, session_id: str = "") -> ReviewVerdict:

@@ -21,8 +21,8 @@ from typing import Final
 
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task_run import TaskRun, TurnSettling
-from supervisor.policies.abort_request import EXITING_S
 from supervisor.policies.call_processes import ProcessSeen
+from supervisor.policies.stage_deadlines import EXITING_S
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession

@@ -94,7 +94,7 @@ class SharedScheduler:
         watched: OneShotEvent | None = None
         while True:
             self._woken = anyio.Event()
-            if (configured := self._sup.configured) is not watched:  # limits may be higher then
+            if (configured := self._sup.setups.configured) is not watched:  # limits may be higher then
                 configured.then(self.wake)
                 watched = configured
                 self.set_limits()
@@ -131,7 +131,7 @@ class SharedScheduler:
     def set_limits(self) -> None:
         """Read the limits on tasks at work: those of the settings and agents as they are now. They change with the
         configuration, and with the runs that have agents of their own."""
-        agents = dict(self._sup.session_limits)
+        agents = dict(self._sup.setups.session_limits)
         for run, setup in self._sup.setups.of_runs.items():
             own = {agent_of_run(run, name): profile.max_sessions for name, profile in setup.agents.items()}
             agents |= {name: limit for name, limit in own.items() if limit is not None}

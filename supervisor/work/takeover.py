@@ -44,9 +44,9 @@ async def take_over(sup: SupervisorCore, rows: Sequence[EntityRow], choose: Choo
     live = [row for row in rows if not row.ended and row.id not in rests]
     holders = holders_of_tasks(live)
     choice = Choice(among, left_over(rows) | let_go(rows), holders)
-    recovery = await sup.restore_sessions(rows, live, holders, choice)
+    recovery = await sup.takeover.restore(rows, live, holders, choice)
     await end_work(sup.registry, [one for one in recovery.others if not _stays(one, choice)])
-    recovered = await sup.finish_recovery(recovery)
+    recovered = await sup.takeover.finish(recovery)
     work = {one.id for one in recovery.others if one.id in sup.registry.entities}
     kept = {row.id: row for row in rows if row.kind in _WORK} if work else {}
     sup.recovered_work = RecoveredWork(work, recovered.answers, kept, find_earlier_runs(rows))

@@ -237,7 +237,7 @@ class TaskCommands:
             await self._sup.journal_writer.flush()
             return CommandEffect(plan_run.workstream.state.value, ids)
 
-        return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"add to {run}")
+        return await self._sup.background.run_to_completion(lambda: self._commands.once(command, take), f"add to {run}")
 
     async def _give(
         self, verb: Verb, do: CommandStep, name: str, by: str, reason: str, command_id: str | None, given: str = ""
@@ -262,7 +262,8 @@ class TaskCommands:
             await request.execution.recorded()
             return effect
 
-        return await self._sup.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
+        background = self._sup.background
+        return await background.run_to_completion(lambda: self._commands.once(command, take), f"{verb.value} {name}")
 
     def _id_of(self, name: str) -> str:
         """Return the entity id of a task that is given by its name in the plan or by its id."""
@@ -396,13 +397,14 @@ class TaskCommands:
         execution = request.execution
         kept = task.Kept(by=request.by, reason=request.words("ended, and kept as it is,"))
         self._check(execution, kept)
-        if execution.run is not TaskRun.IN_PROGRESS or not self._sup.can_finish_turn(execution.session_id):
+        turn = self._sup.registry.turn_at_work(execution.session_id)
+        if execution.run is not TaskRun.IN_PROGRESS or turn is None or not turn.can_finish:
             why = "no agent works on it now, or its turn answers a message"
             raise Refused(f"task {execution.name!r} cannot be kept: {why}; ask again, or cancel it")
         request.begin()
         self.scheduler.plan_run.record(execution, kept)
         await execution.recorded()
-        self._sup.finish_turn(execution.session_id, kept.reason)
+        turn.finish(kept.reason)
         return CommandEffect(Task.IN_PROGRESS.value)
 
     # ------------------------------------------------------------------ blocked

@@ -373,7 +373,7 @@ class TaskExecution:
             failure=before.failure if before is not None else "",
             has_findings=before is not None and before.has_findings,
         )
-        wanted = self._sup.new_id(id_of_task(workstream_id, self.name), below=workstream_id)
+        wanted = self._sup.registry.names.new(id_of_task(workstream_id, self.name), below=workstream_id)
         state = Task.PLANNED if planned else Task.OPEN
         task = self._sup.registry.create_entity(
             TASK_KIND,
@@ -395,7 +395,7 @@ class TaskExecution:
         found, self.checkpoint = self.checkpoint or self.last_checkpoint, None
         if found is not None:
             limits = replace(limits, resumed_from=found.run, resumed_at=found.saved_as)
-        wanted = self._sup.new_id(f"{self.id}:run", below=self.data.workstream)
+        wanted = self._sup.registry.names.new(f"{self.id}:run", below=self.data.workstream)
         self.entity.open_run(wanted, TaskRun.PENDING, replace(limits, task=self.id), self.cause)
 
     def _open_job(self) -> None:
@@ -409,7 +409,7 @@ class TaskExecution:
             workstream_id=self.data.workstream,
             critical=self.task.critical,
         )
-        wanted = self._sup.new_id(f"{self.id}:job", below=self.data.workstream)
+        wanted = self._sup.registry.names.new(f"{self.id}:job", below=self.data.workstream)
         self.entity.open_job(wanted, Job.PENDING, data, self.cause)
 
     def import_closed(self, task_id: str, by: str, job_id: str, outcome: str, rest: str) -> None:

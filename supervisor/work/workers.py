@@ -240,7 +240,7 @@ class WorkerPool:
         )
         entity = self._registry.create_entity(
             WORKER_KIND,
-            self._sup.new_id(f"worker:{spec.name}"),
+            self._sup.registry.names.new(f"worker:{spec.name}"),
             parent_id=self._parent_id,
             state=Worker.INITIALIZING,
             data=data,

@@ -17,6 +17,7 @@ from actors.machine import Event
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import workstream
 from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
+from supervisor.lifecycles.run_ids import RUN_PREFIX
 from supervisor.lifecycles.types import HeldBy, RecordId
 from supervisor.lifecycles.workstream import Workstream, WorkstreamData
 from supervisor.plans.plan import Plan
@@ -104,7 +105,7 @@ class WorkstreamEntity:
         are those of the data."""
         self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
-            self._sup.new_run_id(),
+            self._sup.registry.names.number(RUN_PREFIX),
             parent_id=None,
             state=Workstream.PLANNED,
             data=WorkstreamData(name=name, tasks=tasks, resumes=resumes, key=key, request=request),

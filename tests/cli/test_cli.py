@@ -186,7 +186,7 @@ def test_a_second_supervisor_is_refused(tmp_path: Path, cli: Cli, running: Runni
     output = cli("run", plan, "--state-dir", running.state_dir)
     assert output.status == 2
     assert f"another supervisor (pid {os.getpid()}) already runs on" in output.err
-    assert running.sup.core.state_of("lead") == "Running"
+    assert running.sup.core.registry.state_of("lead") == "Running"
 
 
 READING = (["ps"], ["tree"], ["events"], ["why", "lead"], ["journal", "check"], ["journal", "export"])
@@ -710,7 +710,7 @@ def test_a_dry_run_says_what_would_end(cli: Cli, running: Running) -> None:
     """``abort --dry-run`` prints the nodes that would end, and ends none."""
     output = cli("abort", "lead", "--scope", "session", "--dry-run", "--json", "--state-dir", running.state_dir)
     assert [one["id"] for one in output.json["nodes"]] == ["lead"]
-    assert running.sup.core.state_of("lead") == "Running"
+    assert running.sup.core.registry.state_of("lead") == "Running"
 
 
 def test_a_tool_abort_spares_its_session(cli: Cli, running: Running) -> None:
@@ -720,7 +720,7 @@ def test_a_tool_abort_spares_its_session(cli: Cli, running: Running) -> None:
     first, second = cli(*abort), cli(*abort)
     assert (first.status, [one["id"] for one in first.json["nodes"]]) == (0, ["lead:t1:c1"])
     assert (second.status, second.json["already_ended"]) == (0, True)
-    assert running.sup.core.state_of("lead") in ("Running", "SessionComplete")
+    assert running.sup.core.registry.state_of("lead") in ("Running", "SessionComplete")
 
 
 @pytest.mark.parametrize("target", ["lead/docs", "lead/docs:t1"])

@@ -18,11 +18,11 @@ from supervisor.cli.commands import mcp
 from supervisor.cli.mcp_server import server_of
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.host.api import Supervisor
+from supervisor.host.handle import Session
 from supervisor.journal.statedir import StateDir
 from supervisor.plans import AgentConfig
 from supervisor.plans.permissions import PermissionsConfig
 from supervisor.policies.permissions import Decision
-from supervisor.sessions.handle import Session
 from tests.support import quick_settings, wait_for_record
 from tests.unit.control.test_control import Played, served
 from tests.unit.control.test_task_operations import Work

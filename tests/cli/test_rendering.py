@@ -40,7 +40,7 @@ from supervisor.policies.abort_plan import (
     Receipt,
     SparedNode,
     call_deadlines,
-    stage_deadlines,
+    session_deadlines,
 )
 from supervisor.policies.redaction import printable
 from supervisor.work.results import PlanResult, TaskResult
@@ -259,7 +259,7 @@ PLAN = AbortPlan(
             kind="session",
             scope=AbortScope.SESSION,
             edge=None,
-            due=stage_deadlines(StageBudgets()),
+            due=session_deadlines(StageBudgets()),
             processes=(PlannedProcess(owner="lead/docs:a1", pid=7), PlannedProcess(owner="lead/docs:t1:c1", pid=8)),
         ),
         PlannedNode(id="lead", kind="session", scope=AbortScope.SIBLING, edge="tool_to_sibling"),

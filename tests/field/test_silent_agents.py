@@ -54,11 +54,11 @@ async def _nobody(sup: Supervisor) -> None:
 
 
 async def _operator(sup: Supervisor) -> None:
-    await sup.core.send("t", "how far are you?", urgent=True, sender="ann")
+    await sup.core.requests.send("t", "how far are you?", urgent=True, sender="ann")
 
 
 async def _at_the_end(sup: Supervisor) -> None:
-    await sup.core.send("t", "how far are you?", urgent=True, sender="ann", at="tool_boundary")
+    await sup.core.requests.send("t", "how far are you?", urgent=True, sender="ann", at="tool_boundary")
 
 
 @pytest.mark.parametrize("ask", [_nobody, _operator, _at_the_end])

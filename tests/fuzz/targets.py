@@ -165,7 +165,7 @@ class RecordedConnection(ByteStream):
 
 
 class RefusingSupervisor:
-    """Stand-in for a supervisor, and its core, that refuses every request."""
+    """Stand-in for a supervisor, and for its parts, that refuses every request."""
 
     outage = None
     shortage = None
@@ -173,7 +173,7 @@ class RefusingSupervisor:
     unidentified = ()
 
     def __init__(self) -> None:
-        self.core = self.registry = self
+        self.core = self.registry = self.requests = self.session_factory = self.aborts = self
         self.entities: dict[str, object] = {}
         self.sessions: dict[str, object] = {}
         self.stop_now = anyio.Event()
@@ -184,7 +184,7 @@ class RefusingSupervisor:
     async def refuse(self, *_: object, **__: object) -> Any:
         raise Refused("no")
 
-    abort = send = stop = refuse
+    abort = send = stop = start = close_session = refuse
 
     def caller_at(self, _connection: socket.socket, pid: int) -> Caller:
         return Caller(Origin.OPERATOR, pid)

@@ -325,7 +325,7 @@ async def test_an_aborted_call_releases_its_abandoned_child(tmp_path: Path) -> N
         assert [(one.id, one.parent) for one in receipt.spared] == [("s/kid", "s")]
         assert (await asked.result()).outcome == "completed"
         assert [one.outcome for one in seen] == ["aborted"]
-        assert run.sup.core.state_of("s/kid") == "Running"
+        assert run.sup.core.registry.state_of("s/kid") == "Running"
         done.set()
     assert results_of(run, "s:t1") == ["aborted"]
     assert [one.metadata["outcome"] for one in run.transitions("OperatorStop", "s/kid")] == ["completed"]

@@ -14,16 +14,16 @@ import pytest
 
 from supervisor.embedding import runtime
 from supervisor.host.api import Supervisor
-from supervisor.host.supervision import BACKGROUND_ACTOR
 from supervisor.journal.memory import MemoryJournal
 from supervisor.lifecycles.types import AbortPolicy, AbortScope
 from supervisor.plans import AgentConfig
 from supervisor.policies.abort_plan import Receipt, UnknownTarget
 from supervisor.ports import Append, JournalError
 from supervisor.runtime.entity import Refused
-from supervisor.sessions import abort_service as service
 from supervisor.sessions import tool_calls
 from supervisor.sessions.live_session import SessionPhase
+from supervisor.sessions.termination import BACKGROUND_ACTOR
+from supervisor.sessions.turn import NOT_ENDED
 from tests.support import (
     AGENTS,
     DEADLINE_S,
@@ -114,7 +114,7 @@ async def test_a_tool_abort_leaves_the_other_calls(tmp_path: Path, roll: HeldPip
         await roll.here(3)
         await wait_for_record(run.sup, "ProcessStarted", "s:t1", number=3, outcome="fact")
         await run.sup.abort("s:t1:c2", TOOL, reason="enough")
-        assert run.sup.core.state_of("s:t1") == "TOOL_USE"
+        assert run.sup.core.registry.state_of("s:t1") == "TOOL_USE"
         (tmp_path / "go").touch()
         assert (await asked.result()).outcome == "completed"
         await roll.all_gone()
@@ -174,7 +174,7 @@ async def test_a_tool_abort_of_a_call_without_processes_of_its_own(tmp_path: Pat
         assert (await asked.result()).text.startswith("understood: ")
     [node] = receipt.nodes
     assert (node.outcome, node.rung) == ("ended", "request")
-    assert node.how == f"{service.NOT_ENDED}: no process of it was found"
+    assert node.how == f"{NOT_ENDED}: no process of it was found"
     [record] = [one for one in run.events() if one.event == "TurnInterrupted"]
     assert record.metadata == {"call": "s:t1:c1", "why": node.how}
     assert results_of(run, "s:t1") == ["aborted"]
@@ -365,9 +365,10 @@ async def test_an_abort_at_any_moment_of_the_start(tmp_path: Path, state: str) -
 
 async def reached(run: Run, session_id: str, state: str) -> None:
     """Wait until the session is in the state *state*; the record of the state may not be durable yet."""
-    while run.sup.core.registry.entity(session_id).data.current is None or run.sup.core.state_of(session_id) != state:
-        if run.sup.core.state_of(session_id) == "Running":
-            await run.sup.core.send(session_id, "hm", urgent=True, sender="test")
+    registry = run.sup.core.registry
+    while registry.entity(session_id).data.current is None or registry.state_of(session_id) != state:
+        if run.sup.core.registry.state_of(session_id) == "Running":
+            await run.sup.core.requests.send(session_id, "hm", urgent=True, sender="test")
         await anyio.lowlevel.checkpoint()
 
 
@@ -379,7 +380,7 @@ async def test_a_sibling_abort_spares_the_trigger_and_the_parent(tmp_path: Path,
         await family(run, group, roll)
         receipt = await run.sup.abort("lead/c", SIBLING, reason="c found it")
         await roll.all_gone()
-        assert run.sup.core.state_of("lead/c") == "Running"
+        assert run.sup.core.registry.state_of("lead/c") == "Running"
         (tmp_path / "go").touch()
         result = await run.asked.result()
         assert result.outcome == "completed"
@@ -423,7 +424,7 @@ async def test_a_plan_for_another_tree_is_refused(tmp_path: Path) -> None:
         await session.start_child("kid")
         with pytest.raises(Refused, match="the tree has changed since"):
             await session.abort(plan_id=plan.id)
-        assert run.sup.core.state_of("s") == "Initializing"
+        assert run.sup.core.registry.state_of("s") == "Initializing"
         plan = run.sup.plan_abort("s", SESSION)
         assert [node.id for node in plan.nodes] == ["s/kid", "s"]
         assert set(ends(await session.abort(plan_id=plan.id, reason="as planned"))) == {"s", "s/kid"}

@@ -298,7 +298,7 @@ async def test_the_turn_end_after_a_failure_for_good_is_the_next_prompts(tmp_pat
 
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent=agent)
-        failed = await run.sup.core.outcome_of("s", "dig", Cause(actor="host"), once=once)
+        failed = await run.sup.core.requests.outcome_of("s", "dig", Cause(actor="host"), once=once)
         assert (failed.outcome, session.state) == ("failed", "CoolingDown")
         await session.send("tidy up", urgent=True, at="turn_end", sender="ann")
         await wait_for_record(run.sup, "BackoffElapsed", "s")

@@ -25,12 +25,12 @@ from supervisor.cli import run_execution as app
 from supervisor.control.error_messages import DONE, INTERRUPTED
 from supervisor.embedding import runtime
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host.supervision import SupervisorCore
 from supervisor.journal import sqlite
 from supervisor.journal.database import Database
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.plans import AgentConfig
 from supervisor.processes.shim_client import ForkServerClient
+from supervisor.sessions.shutdown import Shutdown
 from tests.support import DEADLINE_S, quick_settings
 
 AGENTS = {"sh": AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))}
@@ -117,7 +117,7 @@ def in_loop(monkeypatch: pytest.MonkeyPatch, owner: object, name: str, log: list
         (on_thread, sqlite, "open_database", ["open_database", "left"]),
         # The steps of an end are private: no public call marks the moment at which Ctrl-C is to come.
         (in_loop, runtime, "_end", ["_end", "left"]),
-        (in_loop, SupervisorCore, "_ended", ["_ended", "left"]),
+        (in_loop, Shutdown, "_ended", ["_ended", "left"]),
         (in_loop, ForkServerClient, "close", ["close", "left"]),
         (on_thread, Database, "close", ["close", "left"]),
     ],

@@ -15,10 +15,10 @@ import pytest
 
 from supervisor.agents.codecs import scripted_command
 from supervisor.embedding.runtime import open_supervisor
+from supervisor.host.handle import TurnResult
 from supervisor.journal.transcript import follow_from
 from supervisor.plans import AgentConfig
 from supervisor.sessions import process_connection
-from supervisor.sessions.handle import TurnResult
 from tests.support import (
     AGENTS,
     DEADLINE_S,
@@ -180,7 +180,7 @@ async def test_a_daemon_of_a_tool_does_not_outlive_the_call(tmp_path: Path, roll
         assert (await session.run(script)).text == "ok\n"
         await roll.here(1)
         await roll.all_gone()
-        assert run.sup.core.state_of("s:a1") == "idle"
+        assert run.sup.core.registry.state_of("s:a1") == "idle"
 
 
 async def test_a_flood_is_capped(tmp_path: Path) -> None:

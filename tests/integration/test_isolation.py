@@ -19,10 +19,10 @@ import trio
 import trio.testing
 
 from supervisor.host import factories
+from supervisor.host.handle import Session
 from supervisor.lifecycles.types import AbortPolicy, AbortScope, LifecycleEvent
 from supervisor.policies.abort_plan import Receipt
 from supervisor.runtime.entity import Refused
-from supervisor.sessions.handle import Session
 from supervisor.sessions.inprocess import AgentTurn, ToolAborted
 from supervisor.workspaces.directory import DirectoryWorkspace
 from tests.support import quick_settings, supervising

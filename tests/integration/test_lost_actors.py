@@ -11,7 +11,7 @@ import pytest
 
 from actors import ActorStopped
 from supervisor import AgentTurn, CancelMode, open_supervisor
-from supervisor.host.supervision import BACKGROUND_ACTOR
+from supervisor.sessions.termination import BACKGROUND_ACTOR
 from tests.support import quick_settings, send_prompt
 
 pytestmark = pytest.mark.anyio
@@ -152,8 +152,8 @@ async def test_a_heartbeat_needs_the_background_actor(tmp_path: Path) -> None:
     """A heartbeat raises an error once the background actor has ended, so that systemd notices the failure."""
     with anyio.fail_after(LATER_S):
         async with open_supervisor(settings=quick_settings(), workdir=tmp_path) as sup:
-            await sup.core.heartbeat(timeout_s=5)
+            await sup.core.background.heartbeat(timeout_s=5)
             sup.core.registry.system.kill(BACKGROUND_ACTOR)
             await sup.core.registry.system.join(BACKGROUND_ACTOR)
             with pytest.raises(ActorStopped):
-                await sup.core.heartbeat(timeout_s=5)
+                await sup.core.background.heartbeat(timeout_s=5)

@@ -556,7 +556,8 @@ async def test_an_interrupted_run_is_continued_without_its_plan() -> None:
     async with open_supervisor(agents=shop.agents, journal=MemoryJournal(store)) as sup:
         handle = await submit(sup, plan, key="k")
         await shop.until(lambda: len(shop.began) == 1)
-        assert await handle.add(plan_of("p", *tasks_of("y", 1), agents=shop.agents, max_sessions=1)) == ["y0"]
+        added = await handle.add(plan_of("p", *tasks_of("y", 1), agents=shop.agents, max_sessions=1))
+        assert added.subtasks == ("r1#y0",)
         await idle(sup)
         left = copy.deepcopy(store)
         handle.cancel()

@@ -239,6 +239,6 @@ async def test_plans_that_a_host_leaves_behind_are_cancelled_together(tmp_path: 
     with anyio.fail_after(DEADLINE_S), pytest.raises(HostError):
         async with open_supervisor(workdir=tmp_path) as sup:
             for plan in (HeldPlan(plans), HeldPlan(plans)):
-                sup.core.begin_plan(plan, plan.run)
+                sup.core.shutdown.begin_plan(plan, plan.run)
             raise HostError
     assert all(plan.ended.is_set() for plan in plans)

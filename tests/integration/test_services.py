@@ -200,7 +200,7 @@ async def test_a_journal_that_is_deleted_after_a_crash_is_noticed(tmp_path: Path
             crashes.left["journal"] = 1
             await log.line(RESTARTED, "journal")
             StateDir(tmp_path / "state").journal.unlink()
-            await sup.core.journal_lost()
+            await sup.core.shutdown.wait_journal_lost()
 
 
 # ----------------------------------------------------------------------------------------------- too many crashes

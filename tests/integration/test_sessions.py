@@ -48,7 +48,7 @@ async def test_a_turn_passes_through_the_states_of_the_spec(tmp_path: Path) -> N
         session = await run.sup.start_session("s", agent="scripted")
         assert (await session.run("@think hm\n@say hello\n@run echo done"))[:3] == ("completed", "", "hello\ndone\n")
         assert session.state == "SessionComplete"
-        assert run.sup.core.state_of("s:a1") == "idle"
+        assert run.sup.core.registry.state_of("s:a1") == "idle"
     events = run.events()
     assert states_of(events, "s") == [
         *("Initializing", "BuildingPrompt", "Spawning", "Running", "SessionComplete", "Stopped")

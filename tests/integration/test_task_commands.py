@@ -1058,7 +1058,8 @@ async def test_an_in_process_agent_blocks_its_own_task(tmp_path: Path) -> None:
 
     plan = plan_of(task("a", "a", priority=1), task("b", "b"), max_sessions=1)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        run.sup.core.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
+        profile = AgentProfile(name="sh", adapter="function", function=agent)
+        run.sup.core.setups.configure({"sh": profile}, plan.settings)
         result = await PlanRunner(run.sup.core).run(plan)
     assert {name: one.outcome for name, one in result.tasks.items()} == {"a": "completed", "b": "completed"}
     assert [one for one in said if one] == ["a", "b", "a"]
@@ -1138,7 +1139,8 @@ async def test_an_in_process_agent_splits_its_own_task(tmp_path: Path) -> None:
 
     plan = plan_of(task("a", "a", may_split=True), task("b", "b"), max_sessions=1)
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
-        run.sup.core.configure({"sh": AgentProfile(name="sh", adapter="function", function=agent)}, plan.settings)
+        profile = AgentProfile(name="sh", adapter="function", function=agent)
+        run.sup.core.setups.configure({"sh": profile}, plan.settings)
         result = await PlanRunner(run.sup.core).run(plan)
     assert {name: one.outcome for name, one in result.tasks.items()} == dict.fromkeys(("a", "b", "a1"), "completed")
     assert said[0] == "WAITING_FOR_SUBTASKS"

@@ -97,7 +97,9 @@ class SplitBetweenSessions(Intruder):
         if run == "RETRYING" and not self.is_closed:
             self.is_closed = True
             # Not by the host: a host that closes the session of a task cancels the task.
-            self.host.start(partial(self.host.sup.core.close_session, "w0t0", reason="test", cause=Cause(actor="test")))
+            self.host.start(
+                partial(self.host.sup.core.aborts.close_session, "w0t0", reason="test", cause=Cause(actor="test"))
+            )
         if self.is_closed and job in ("retrying", "queued", "running"):
             self._left -= 1
             if self._left < 0 and not self.is_split:

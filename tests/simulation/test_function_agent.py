@@ -11,9 +11,9 @@ import pytest
 from trio.testing import MockClock
 
 from supervisor.host import factories
+from supervisor.host.handle import TurnResult
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.monitoring import LivenessConfig
-from supervisor.sessions.handle import TurnResult
 from supervisor.simulation.agents.function_agent import function_agent
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.faults import FaultPlan

@@ -8,9 +8,9 @@ import pytest
 
 from supervisor import AgentTurn
 from supervisor.host.api import Supervisor
+from supervisor.host.handle import TurnResult
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.plans import LimitsConfig, LivenessConfig, Settings
-from supervisor.sessions.handle import TurnResult
 from supervisor.simulation.testing import Simulate
 
 PATIENT = Settings(limits=LimitsConfig(turn_timeout_s=7200.0))

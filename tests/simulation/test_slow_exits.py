@@ -14,7 +14,7 @@ from supervisor import AbortScope
 from supervisor.host.api import Supervisor
 from supervisor.plans import LimitsConfig, Settings
 from supervisor.policies.abort_plan import Receipt
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.stage_deadlines import EXITING_S
 from supervisor.simulation.agents import trouble
 from supervisor.simulation.agents.profile import AgentShape
 from supervisor.simulation.running import simulate_main

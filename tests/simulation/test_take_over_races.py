@@ -15,11 +15,11 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor.host.handle import Session
 from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans import Plan, TaskConfig
 from supervisor.ports import JournalError
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.handle import Session
 from supervisor.simulation.engine import Schedule
 from supervisor.simulation.host import LoadGenerator
 from supervisor.simulation.journal import SupervisorKilled
@@ -177,7 +177,9 @@ class KillWhileWaiting(Intruder):
         elif not self._closed:
             self._closed = True
             # Not by the host: a host that closes the session of a task cancels the task.
-            self.host.start(partial(self.host.sup.core.close_session, "w0t0", reason="test", cause=Cause(actor="test")))
+            self.host.start(
+                partial(self.host.sup.core.aborts.close_session, "w0t0", reason="test", cause=Cause(actor="test"))
+            )
 
 
 REQUEUED, RECOVERED = "task: ORPHANED requeued OPEN", "task: ORPHANED recovered DONE"

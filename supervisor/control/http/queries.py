@@ -183,7 +183,7 @@ async def readyz(request: Request) -> Response:
     no stop has begun. No token is needed."""
     sup = supervisor_of(request)
     try:
-        await sup.core.heartbeat(timeout_s=HEARTBEAT_S)
+        await sup.core.background.heartbeat(timeout_s=HEARTBEAT_S)
     except Exception as error:  # whatever it is: the core does not work
         raise Problem(503, f"the core of the supervisor does not respond: {error}", code="failed") from error
     if sup.failure is not None:
@@ -260,7 +260,7 @@ async def _detail(request: Request, kind: Kind, entity_id: str) -> Response:
     found = await anyio.to_thread.run_sync(_views(request).detail, kind, entity_id)
     if kind is Kind.SESSION and not found.ended:
         try:
-            budget = supervisor_of(request).core.left_of(entity_id)
+            budget = supervisor_of(request).core.monitors.left_of(entity_id)
         except NoSuchEntity:  # it has ended meanwhile
             budget = None
         found = msgspec.structs.replace(found, budget=budget)

@@ -39,12 +39,12 @@ from supervisor.policies.abort_plan import (
     SparedNode,
     UncrossedEdge,
 )
-from supervisor.policies.abort_request import StageDeadlines
 from supervisor.policies.access import AccessLevel
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.policies.call_processes import LiveProcess
 from supervisor.policies.liveness import SilentAgent
 from supervisor.policies.permissions import OpenPermission
+from supervisor.policies.stage_deadlines import StageDeadlines
 from supervisor.ports import Compacted, UnidentifiedProcess
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.sessions.inspection import LiveProcesses

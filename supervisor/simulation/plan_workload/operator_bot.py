@@ -329,7 +329,7 @@ class StateTriggers:
         with self._requests.record(f"{act} {task} right then") as said:
             match act:
                 case "close":
-                    await self._sup.core.close_session(holder, reason="enough of it")
+                    await self._sup.core.aborts.close_session(holder, reason="enough of it")
                     said.append("closed")
                     self._world.oracle.replies.close_answered(holder)
                 case "abort":

@@ -26,7 +26,7 @@ from supervisor.control.server import LINE_BYTES_MAX, serve_control
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.lifecycles.types import AbortScope, DeliveryPoint, LifecycleEvent
 from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget
-from supervisor.policies.caller_reach import NOWHERE, CallerReach
+from supervisor.policies.caller_reach import NOWHERE
 from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
 from supervisor.ports.outages import Outage
 from supervisor.runtime.entity import NoSuchEntity, Refused
@@ -51,11 +51,11 @@ PONG = {"pid": os.getpid(), "outage": None, "shortage": None, "unidentified": []
 
 
 class Played:
-    """Stand-in for a supervisor, and its core, that records the requests it receives."""
+    """Stand-in for a supervisor, and for its parts, that records the requests it receives."""
 
     def __init__(self, *plan_commands: Any) -> None:
-        self.core = self
-        self.registry = SimpleNamespace(entities={}, sessions={})
+        self.core = self.requests = self
+        self.registry = SimpleNamespace(entities={}, sessions={}, reach_of=lambda caller: NOWHERE)
         self.plan_commands = plan_commands
         self.asked: list[Any] = []
         self.events: list[LifecycleEvent] = []
@@ -127,12 +127,6 @@ class Played:
         if self.origin is None:
             raise OSError(errno.EMFILE, "Too many open files")
         return Caller(self.origin, pid)
-
-    def reach_of(self, caller: Caller) -> CallerReach:
-        return NOWHERE
-
-    def note_refused(self, caller: Caller, asked: str, why: str) -> None:
-        raise AssertionError(why)
 
     @asynccontextmanager
     async def subscribe(self, after_seq: int = 0) -> AsyncIterator[AsyncIterator[LifecycleEvent]]:

@@ -541,7 +541,7 @@ async def test_what_is_tried_once_is_no_restart(tmp_path: Path) -> None:
     async with supervising(tmp_path, settings=SETTINGS) as run:
         session = await run.sup.start_session("s", agent=work)
         for _ in range(3):
-            told = await run.sup.core.outcome_of(session.id, "fail", Cause(actor="host"), once=True)
+            told = await run.sup.core.requests.outcome_of(session.id, "fail", Cause(actor="host"), once=True)
             assert told.outcome == "failed"
     assert len(run.transitions("SessionExited", "s")) == 3
     assert what_if(run.events(), limits={"restarts_max": 0}).parts_at is None

@@ -572,7 +572,11 @@ def test_every_reachable_state_fits_and_every_row_is_used(monkeypatch: pytest.Mo
         (CHECKED, RESET, "is done, and its work is being checked"),
         (CHECKED, task.Cancelled(), ""),
         (AT_WORK, task.Requeued(), ""),
-        (AT_WORK, task.Unclaimed(), "is IN_PROGRESS: unclaim is not possible now, only block, cancel, keep, requeue, split"),
+        (
+            AT_WORK,
+            task.Unclaimed(),
+            "is IN_PROGRESS: unclaim is not possible now, only block, cancel, keep, requeue, split",
+        ),
         (AT_WORK, RESET, "needs no retry: its run is IN_PROGRESS, not given up"),
         (at("OPEN PENDING running"), SPLIT, "is OPEN, and is about to go on by itself"),
         (at("OPEN PENDING queued"), SPLIT, ""),

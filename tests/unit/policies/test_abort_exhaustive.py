@@ -371,10 +371,10 @@ class Stage:
                 continue
             self.ids[name] = self._start(name, policies[name])
             if self._works(name):
-                group.start_soon(self.sup.core.outcome_of, self.ids[name], name, Cause(actor="host"))
+                group.start_soon(self.sup.core.requests.outcome_of, self.ids[name], name, Cause(actor="host"))
                 await self.begun[name].wait()
         if self.case.phase == "cooling":
-            while self.sup.core.state_of(self.ids[self.case.session]) != "CoolingDown":
+            while self.sup.core.registry.state_of(self.ids[self.case.session]) != "CoolingDown":
                 await anyio.lowlevel.checkpoint()
 
     def _start(self, name: str, policy: AbortPolicy) -> str:
@@ -444,7 +444,7 @@ class Stage:
     async def prepare(self, group: anyio.abc.TaskGroup) -> None:
         session = self.ids[self.case.session]
         if self.case.phase == "ended":
-            await self.sup.core.close_session(session, reason="no more work")
+            await self.sup.core.aborts.close_session(session, reason="no more work")
         if self.case.phase == "ending":
             group.start_soon(self._first, session)
             while not self.sup.core.registry.sessions[session].is_stopping:

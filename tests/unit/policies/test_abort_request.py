@@ -1,4 +1,4 @@
-"""Merging of abort requests, and the deadlines of the termination stages."""
+"""Merging of abort requests, and the values that describe aborts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,7 @@ from supervisor.lifecycles.types import (
     choice_of,
 )
 from supervisor.policies.abort_plan import NodeReceipt, Receipt
-from supervisor.policies.abort_request import (
-    CAUSES_MAX,
-    AbortRequest,
-    MergeOutcome,
-    StageDeadlines,
-    merge_request,
-    same_abort,
-    stage_deadlines,
-)
+from supervisor.policies.abort_request import CAUSES_MAX, AbortRequest, MergeOutcome, merge_request, same_abort
 
 
 def asked(name: str, severity: TerminationStage = TerminationStage.REQUEST, deadline: float = 10.0) -> AbortRequest:
@@ -82,25 +74,6 @@ def test_an_abort_is_heard_once() -> None:
     assert same_abort(state, "b0")
     assert same_abort(state, None)
     assert not same_abort(state, "z")
-
-
-@pytest.mark.parametrize(
-    ("within_s", "now", "due"),
-    [
-        (None, False, (10.0, 15.0, 17.0, 18.0)),
-        (60.0, False, (10.0, 15.0, 17.0, 18.0)),
-        (12.0, False, (4.0, 9.0, 11.0, 12.0)),
-        (5.0, False, (0.0, 2.0, 4.0, 5.0)),
-        (0.5, False, (0.0, 0.0, 0.0, 0.5)),
-        (-1.0, False, (0.0, 0.0, 0.0, 0.0)),
-        (None, True, (0.0, 0.0, 0.0, 1.0)),
-    ],
-)
-def test_rungs_give_way_gentlest_first(within_s: float | None, now: bool, due: tuple[float, ...]) -> None:
-    """With less time than the stage budgets, the request stage is shortened first and the kill stage last."""
-    request_s, cancel_s, terminate_s, kill_s = due
-    expected = StageDeadlines(request_s=request_s, cancel_s=cancel_s, terminate_s=terminate_s, kill_s=kill_s)
-    assert stage_deadlines(StageBudgets(), within_s, now=now) == expected
 
 
 def test_unknown_words_name_those_that_are_known() -> None:

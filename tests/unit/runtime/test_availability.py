@@ -21,7 +21,7 @@ from supervisor.cli.live_view import JsonView, PlainView, Reporter, RunView
 from supervisor.cli.rendering import receipt_text
 from supervisor.embedding.journals import read_state
 from supervisor.embedding.runtime import open_supervisor
-from supervisor.host import supervision
+from supervisor.host.handle import Session
 from supervisor.journal import database
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.journal.schema import translate_errors
@@ -36,9 +36,8 @@ from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append, Fenced, JournalError, JournalUnavailable, WorkspaceSpec
 from supervisor.ports.outages import Outage
 from supervisor.runtime import availability
-from supervisor.runtime.journal_writer import Cause, Clock, JournalWriter, NewRecord
+from supervisor.runtime.journal_writer import HOST, Cause, Clock, JournalWriter, NewRecord
 from supervisor.sessions import shutdown
-from supervisor.sessions.handle import Session
 from supervisor.sessions.live_session import SessionPhase
 from supervisor.sessions.verification import Verification
 from supervisor.work import plan_cancellation
@@ -97,7 +96,7 @@ def disk_of(run: Run) -> FailingJournal:
 async def fail(run: Run) -> None:
     """Make the disk fail with the next commit, and wait until the supervisor reports the outage."""
     disk_of(run).broken = True
-    run.sup.core.registry.record_fact("s", "Noted", supervision.HOST, {})
+    run.sup.core.registry.record_fact("s", "Noted", HOST, {})
     await run.sup.degraded()
 
 
@@ -214,9 +213,8 @@ async def test_who_waits_behind_an_error_of_our_own_is_answered(tmp_path: Path) 
 
     failed: list[JournalError] = []
     clock = Clock(SimpleNamespace(time=lambda: 1.0))
-    journal_writer = JournalWriter(
-        MemoryJournal(MemoryStore()), clock, perform=lambda owed: None, publish=publish, failed=failed.append
-    )
+    journal_writer = JournalWriter(MemoryJournal(MemoryStore()), clock, publish)
+    journal_writer.failed = failed.append
     told = [Told() for _ in range(4)]
     for number, one in enumerate(told):
         subject = SimpleNamespace(
@@ -351,7 +349,7 @@ async def test_too_much_that_waits_ends_the_run(tmp_path: Path, monkeypatch: pyt
             await run.sup.start_session("s", agent=answers)
             await fail(run)
             monkeypatch.setattr(availability, "HELD_BYTES_MAX", 0)
-            run.sup.core.registry.record_fact("s", "Noted", supervision.HOST, {})
+            run.sup.core.registry.record_fact("s", "Noted", HOST, {})
             await run.sup.stopping.wait()
     assert run.sup.core.registry.sessions["s"].phase is SessionPhase.FINISHED
 
@@ -517,7 +515,7 @@ async def test_a_worker_that_could_not_register_has_no_slot(tmp_path: Path) -> N
             await fail(run)
             pool = WorkerPool(run.sup.core, {}, 1)
             async with anyio.create_task_group() as group:
-                group.start_soon(pool.start, "r1", supervision.HOST)
+                group.start_soon(pool.start, "r1", HOST)
                 await anyio.wait_all_tasks_blocked()
                 run.sup.core.journal_writer.abandon()
             assert pool.free() == []

@@ -48,7 +48,7 @@ def _nothing_left() -> Iterator[None]:
 
 def shorten_slack(sup: Supervisor) -> None:
     """Reduce the extra time for a loaded machine, so that a function that does not stop is abandoned soon."""
-    sup.core.session_services.slack_s = 0.2
+    sup.core.background.slack_s = 0.2
     sup.core.aborts.slack_s = 1.0
     sup.core.session_services.cleanup_s = 0.2
 
@@ -524,7 +524,7 @@ async def test_a_function_that_swallows_an_interrupt_is_replaced(tmp_path: Path)
         await stubborn.begun.wait()
         await session.send("come", urgent=True)
         assert "come" in (await asked.result()).text
-        assert run.sup.core.state_of("s:a2") == "idle"
+        assert run.sup.core.registry.state_of("s:a2") == "idle"
         stubborn.let_go.set()
         await stubborn.over.wait()
         assert session.state == "SessionComplete"
@@ -702,12 +702,12 @@ MISTAKES: dict[str, Callable[[Supervisor, Session, Any], Awaitable[Any]]] = {
     "plan": lambda sup, session, value: session.abort(plan_id=value),
     "close": lambda sup, session, value: session.close(value),
     "stop": lambda sup, session, value: sup.stop(actor=value),
-    "abort_all": lambda sup, session, value: sup.core.abort_all(value),
+    "abort_all": lambda sup, session, value: sup.core.shutdown.abort_all(value),
     "name": lambda sup, session, value: sup.start_session(value, agent=here),
     "policy": lambda sup, session, value: sup.start_session("x", agent=here, policy=value),
     "budget": lambda sup, session, value: sup.start_session("x", agent=here, budget=value),
     "within": lambda sup, session, value: sup.start_session("x", agent=here, within=value),
-    "cause": lambda sup, session, value: sup.core.start_session("x", agent=here, cause=value),
+    "cause": lambda sup, session, value: sup.core.session_factory.start("x", agent=here, cause=value),
     "directory": lambda sup, session, value: sup.start_session("x", agent=here, directory=value),
 }
 

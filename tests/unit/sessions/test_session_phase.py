@@ -17,9 +17,11 @@ def live_session(parent: LiveSession | None = None) -> LiveSession:
     """Return a session that has no agent, below *parent*."""
     registry: Any = SimpleNamespace(journal_writer=None)
     transcript: Any = None
+    background: Any = None
     data = SessionData(id="s" if parent is None else f"{parent.session_id}/child", agent="a")
     session = LiveSession(
         registry,
+        background,
         data,
         parent=parent,
         profile=AgentProfile(name="a", adapter="command"),

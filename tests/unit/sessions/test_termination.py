@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import anyio
 import pytest
@@ -13,7 +13,7 @@ from actors import ActorStopped
 from actors.timers import Timer, TimerService
 from actors.waiter import current_backend
 from supervisor.lifecycles.types import Exit, StageBudgets, TerminationStage, Verdict
-from supervisor.policies.abort_request import CALL_ASKED_S
+from supervisor.policies.stage_deadlines import CALL_ASKED_S, Schedule
 from supervisor.sessions.termination import Termination
 from supervisor.sessions.tool_calls import CallTermination, ToolCallTerminations
 from supervisor.sessions.turn import TurnTermination
@@ -51,6 +51,15 @@ class Clock:
         self.time = moment
 
 
+class Requested(NamedTuple):
+    """Schedule with the end of the request stage only."""
+
+    request_ends_at: float
+
+    def ends_at(self, stage: TerminationStage, entered: float) -> float | None:
+        return self.request_ends_at if stage is TerminationStage.REQUEST else None
+
+
 class TwoStages(Termination):
     """Termination with two stages: a request, whose budget a test can change, and a kill."""
 
@@ -61,11 +70,12 @@ class TwoStages(Termination):
         self.acted: list[TerminationStage] = []
         self.request_ends_at = 10.0
 
+    @property
+    def schedule(self) -> Schedule:
+        return Requested(self.request_ends_at)
+
     def act(self, stage: TerminationStage) -> None:
         self.acted.append(stage)
-
-    def deadline(self, stage: TerminationStage) -> float | None:
-        return self.request_ends_at if stage is TerminationStage.REQUEST else None
 
 
 @pytest.fixture
@@ -221,7 +231,7 @@ def test_a_call_is_asked_for_then_killed_then_abandoned(
         timers,
         "c1",
         "how",
-        budget_s,
+        StageBudgets(request_s=budget_s),
         on_kill=lambda: seen.append(("kill", clock.time)),
         on_abandon=lambda: seen.append(("abandon", clock.time)),
     ).enter(first)
@@ -300,7 +310,7 @@ def test_a_time_limit_leaves_the_agent_time_to_end_its_call(clock: Clock) -> Non
         timers,
         "c1",
         "how",
-        10.0,
+        StageBudgets(),
         on_kill=lambda: seen.append(("kill", clock.time)),
         on_abandon=lambda: seen.append(("abandon", clock.time)),
     )

@@ -128,7 +128,7 @@ async def test_a_review_that_is_begun_anew_ends_the_former_and_no_child_session_
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         work = await run.sup.start_session("t", agent="sh")
         await work.start_child("review-docs", agent="sh")
-        await run.sup.core.start_session("review", agent="critic", parent="t", cause=Cause(actor=REVIEW))
+        await run.sup.core.session_factory.start("review", agent="critic", parent="t", cause=Cause(actor=REVIEW))
         changes, cause = partial(run.sup.core.verification.changes, "t"), Cause(actor="plan")
         verdict = await review_work(run.sup.core, "t", ReviewConfig(agent="critic"), plan.tasks[0], cause, "", changes)
         assert verdict.approved

@@ -191,5 +191,5 @@ def _inspect(say: Say, sup: Supervisor, row: EntityRow, timers: Callable[[str], 
         say("bounded", row.id, f"an inspection shows {seen.queued}")
     if row.kind == "session" and seen.phase == "live" and seen.timers != timers(row.id):
         say("punctual", row.id, f"has {seen.timers} timers, and its records have set {timers(row.id)}")
-    if sup.core.state_of(row.id) != row.state:
-        say("durable", row.id, f"is said to be {sup.core.state_of(row.id)}, and is {row.state} on record")
+    if sup.core.registry.state_of(row.id) != row.state:
+        say("durable", row.id, f"is said to be {sup.core.registry.state_of(row.id)}, and is {row.state} on record")

@@ -29,7 +29,7 @@ def check_closed(say: Callable[[str, str, str], None], sup: Supervisor, entities
     if sup.core.registry.sessions or sup.core.registry.entities:
         left = sorted({*sup.core.registry.sessions, *sup.core.registry.entities})
         say("bounded", left[0], f"is still in memory after the supervisor has closed: {left[:5]}")
-    if waiting := sup.core._pending_requests.waiting:
+    if waiting := sup.core.requests.waiting:
         say("bounded", "run", f"answers are still waited for: {sorted(waiting)[:5]}")
     if left := counted(sup, entities):
         say("bounded", left[0], f"is still counted after the supervisor has closed: {left[:5]}")

@@ -23,7 +23,7 @@ from actors.timers import GRACE_S, LATE_S
 from supervisor.diagnostics.invariants.shadow_state import RECOVERY
 from supervisor.lifecycles.effects import StartTimer
 from supervisor.lifecycles.types import LifecycleEvent, StageBudgets, TerminationStage
-from supervisor.policies.abort_request import EXITING_S
+from supervisor.policies.stage_deadlines import EXITING_S
 
 Say = Callable[[str, str, str], None]
 ROUNDING_S = 1e-5

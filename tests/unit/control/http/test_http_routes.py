@@ -342,7 +342,7 @@ async def test_readiness_asks_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
             async def hangs(*, timeout_s: float) -> None:
                 raise TimeoutError
 
-            patched.setattr(sup.core, "heartbeat", hangs)
+            patched.setattr(sup.core.background, "heartbeat", hangs)
             error(await client.get("/readyz"), 503, "failed")
         await sup.stop()
         assert (await client.get("/livez")).json() == {"status": "live"}

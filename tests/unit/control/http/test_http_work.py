@@ -25,6 +25,7 @@ from supervisor import (
     submit,
 )
 from supervisor.control.http.app import create_app
+from supervisor.control.operations import begin_prompt
 from supervisor.journal import retention
 from supervisor.plans import monitoring
 from supervisor.plans.daemon_control import PlanRequest, SubmittedPlan
@@ -190,7 +191,7 @@ async def test_an_agent_without_progress_is_listed_with_what_follows() -> None:
         client_of(create_app(sup)) as client,
     ):
         assert (await client.get(f"{V1}/stalls")).json() == {"items": []}
-        sup.core.begin_request((await sup.start_session("lead", agent="helpful")).id, "hang", actor="test")
+        begin_prompt(sup, (await sup.start_session("lead", agent="helpful")).id, "hang", actor="test")
         await wait_for_record(sup, "Stalled", "lead", outcome="fact")
         (found,) = (await client.get(f"{V1}/stalls")).json()["items"]
         assert (found["session"], found["turn"], found["profile"]) == ("lead", "lead:t1", "tests")

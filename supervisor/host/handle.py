@@ -1,9 +1,10 @@
-"""Handle of one session, for embedding programs: every method calls the supervisor."""
+"""Handle of one session, for embedding programs: every method calls a part of the supervisor."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import AbortScope, CancelMode, DeliveryPoint, RecordId
 from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.argument_checks import check_type
@@ -11,7 +12,7 @@ from supervisor.policies.budgets import Amounts, Budget
 from supervisor.ports import Outcome
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.runtime.entity import NoSuchEntity
-from supervisor.sessions.abort_service import AbortService
+from supervisor.runtime.journal_writer import HOST
 
 
 class TurnResult(NamedTuple):
@@ -40,43 +41,10 @@ class TurnResult(NamedTuple):
         return self.outcome == "completed"
 
 
-class SessionOperations(Protocol):
-    """Operations of the supervisor's core that a session handle calls."""
-
-    def state_of(self, entity_id: str) -> str: ...
-
-    def left_of(self, session_id: str) -> Budget: ...
-
-    def used_by(self, session_id: str) -> Amounts: ...
-
-    async def request(self, session_id: str, prompt: str) -> TurnResult: ...
-
-    async def result_of(self, session_id: str) -> TurnResult | None: ...
-
-    async def send(
-        self, session_id: str, text: str, *, urgent: bool, at: DeliveryPoint | str | None = None, sender: str
-    ) -> str: ...
-
-    async def start_session(
-        self,
-        name: str,
-        *,
-        agent: str | AgentFunction | None = ...,
-        parent: str | None = ...,
-        cancel_mode: CancelMode | str = ...,
-        budget: Budget | None = ...,
-    ) -> Session: ...
-
-    @property
-    def aborts(self) -> AbortService: ...
-
-    async def close_session(self, session_id: str, *, reason: str) -> None: ...
-
-
 class Session:
     """Handle of one session. A method that is called after the session has ended reports that the session has ended."""
 
-    def __init__(self, core: SessionOperations, session_id: str) -> None:
+    def __init__(self, core: SupervisorCore, session_id: str) -> None:
         self._core = core
         self.id = session_id
 
@@ -94,7 +62,7 @@ class Session:
         Raises:
             NoSuchEntity: the session has ended.
         """
-        return self._core.state_of(self.id)
+        return self._core.registry.state_of(self.id)
 
     @property
     def budget(self) -> Budget:
@@ -104,7 +72,7 @@ class Session:
         Raises:
             NoSuchEntity: the session has ended.
         """
-        return self._core.left_of(self.id)
+        return self._core.monitors.left_of(self.id)
 
     @property
     def used(self) -> Amounts:
@@ -113,7 +81,7 @@ class Session:
         Raises:
             NoSuchEntity: the session has ended.
         """
-        return self._core.used_by(self.id)
+        return self._core.monitors.used_by(self.id)
 
     async def run(self, prompt: str) -> TurnResult:
         """Have the agent work on *prompt*, wait, and return the result. Prompts of one session are worked on in order.
@@ -126,12 +94,14 @@ class Session:
             Refused: the session is ending, or the supervisor is (a root session gets no prompt then). As
                 :class:`Degraded`: the journal cannot be written now.
         """
-        return await self._core.request(self.id, prompt)
+        self._core.requests.check_prompt(self.id, prompt)
+        return TurnResult.of(await self._core.requests.outcome_of(self.id, prompt, HOST))
 
     async def result(self) -> TurnResult | None:
         """Wait for the last prompt that the session works on or has in its queue, and return the result; ``None`` if
         there is no such prompt. Prompts that were sent to an earlier supervisor are included."""
-        return await self._core.result_of(self.id)
+        outcome = await self._core.requests.last_outcome(self.id)
+        return None if outcome is None else TurnResult.of(outcome)
 
     async def send(
         self, text: str, *, urgent: bool = False, at: DeliveryPoint | str | None = None, sender: str = "host"
@@ -156,7 +126,7 @@ class Session:
                 prompt. As :class:`Degraded`: the journal cannot be written now.
         """
         check_type("urgent", urgent, bool)
-        return await self._core.send(self.id, text, urgent=urgent, at=at, sender=sender)
+        return await self._core.requests.send(self.id, text, urgent=urgent, at=at, sender=sender)
 
     async def start_child(
         self,
@@ -176,7 +146,10 @@ class Session:
             Refused: this session, or the supervisor, is ending. As :class:`Degraded`: the journal cannot be written
                 now.
         """
-        return await self._core.start_session(name, agent=agent, parent=self.id, cancel_mode=cancel_mode, budget=budget)
+        child_id = await self._core.session_factory.start(
+            name, agent=agent, parent=self.id, cancel_mode=cancel_mode, budget=budget
+        )
+        return Session(self._core, child_id)
 
     async def abort(
         self,
@@ -209,4 +182,4 @@ class Session:
             TypeError: *reason* is no text.
             JournalError: the journal was lost meanwhile; nevertheless the session was ended.
         """
-        await self._core.close_session(self.id, reason=reason)
+        await self._core.aborts.close_session(self.id, reason=reason)
