@@ -29,7 +29,7 @@ PAGES: Final = {
 }
 """The page of each document that has statements, in the order of the table."""
 ANSWERS: Final = {"shown_by": "shown by tests", "decided": "decided otherwise", "not_yet": "not yet"}
-"""What a statement may have, and the words of the page for it."""
+"""Keys of the answers that a statement may have, and the words of the page for each."""
 
 
 class Statement(NamedTuple):

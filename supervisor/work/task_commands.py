@@ -17,9 +17,9 @@ from actors.machine import Event
 from actors.one_shot_event import first_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task, task_run
+from supervisor.lifecycles.command_checks import refusal
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task, TaskEnd, task_end
-from supervisor.lifecycles.task_refusals import refusal
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded

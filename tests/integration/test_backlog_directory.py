@@ -84,9 +84,8 @@ def test_plans_and_tasks_of_the_backlog(place: BacklogPlace) -> None:
 
 
 def test_a_killed_daemon_starts_no_file_twice(place: BacklogPlace) -> None:
-    """Whatever step the daemon of a file was killed at, the next one completes the file, and its run exists once: the
-    file was claimed and not submitted; submitted, and the run goes on; or the run has ended, and the file is not put
-    away."""
+    """A file is completed, and its run exists once, whatever step its daemon was killed at: the file was claimed and
+    not submitted; submitted, and the run goes on; or the run has ended, and the file is not put away."""
     daemon = place.serve("daemon.yaml")
     until((place.backlog / "open").is_dir)
     place.drop("held.yaml", HELD)

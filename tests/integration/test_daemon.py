@@ -360,8 +360,8 @@ async def do_nothing(self: Daemon, handle: PlanHandle) -> None:
 
 @pytest.mark.anyio
 async def test_a_stop_keeps_nothing_of_a_run_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a daemon is stopped at the moment when a run has ended, the stored plan, which has the secrets of the
-    submitter, is removed; that of a run that goes on stays."""
+    """The stored plan of a run that has just ended when the daemon is stopped, with the secrets of the submitter, is
+    removed; that of a run that goes on stays."""
     monkeypatch.setattr(Daemon, "_follow", do_nothing)
     state = StateDir.open(tmp_path / "sd")
     daemon = Daemon(None, DaemonConfig(), tmp_path, SubmissionStore(state.submissions))

@@ -90,8 +90,8 @@ def test_a_value_becomes_the_name_of_its_variable() -> None:
 
 
 def test_of_several_values_the_first_and_the_longest_is_replaced() -> None:
-    """Where secrets begin at the same place, the longest is replaced; what follows is searched on from its end. A known
-    value comes before a text that only looks like a secret."""
+    """Of secrets that begin at the same place, the longest is replaced; what follows is searched on from its end. A
+    known value comes before a text that only looks like a secret."""
     redactor = Redactor([{"A_KEY": "abcdefgh"}, {"B_KEY": "abcdefgh-ijkl"}, {"C_KEY": "ijkl-mnop"}])
     assert redactor.text("abcdefgh abcdefgh-ijkl-mnop ijkl-mnop") == "$A_KEY $B_KEY-mnop $C_KEY"
     known = "sk-" + "a" * 30

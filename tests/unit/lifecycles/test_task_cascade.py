@@ -10,6 +10,7 @@ import pytest
 
 from actors.machine import Event, IllegalTransition
 from supervisor.lifecycles import job, task, task_cascade, task_run
+from supervisor.lifecycles.command_checks import refusal
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_cascade import (
@@ -47,7 +48,6 @@ from supervisor.lifecycles.task_cascade import (
     step,
     with_end,
 )
-from supervisor.lifecycles.task_refusals import refusal
 from supervisor.lifecycles.task_run import ErrorCategory, SkipCause, TaskRun, TaskRunData, probes_left
 from supervisor.lifecycles.types import AbortReason, Exit, Kind, TransitionReason, Verdict
 from tests.task_fit import misfits
