@@ -14,7 +14,7 @@ from supervisor.diagnostics.state_metrics import StateFigures, measure_states
 from supervisor.lifecycles import MACHINES
 
 
-@click.group("metrics")
+@click.group("metrics", epilog=examples("supervisor metrics states"))
 def metrics_group() -> None:
     """Read the journal, whether or not a supervisor runs."""
 

@@ -22,6 +22,7 @@ INTEGER_MAX: Final = 2**63 - 1
 
 _FAILS: Final = "execution_failed"
 """Trigger that adds to a job's ``retry_count``."""
+_ADDS: Final = "tasks_added"
 _RECOVERS: Final = "health_check_recovered"
 _DIED: Final = "supervisor_lost"
 _GIVEN_UP: Final = "max_timeout_exceeded"
@@ -280,7 +281,7 @@ class WorkInvariants:
         self.invariant = "task_state_consistency"
         if state == "ready" and waiting < jobs:
             self._report("to_state", f"ready, but {jobs - waiting} of its {jobs} jobs have started")
-        if state == "executing" and waiting == jobs:
+        if state == "executing" and trigger != _ADDS and waiting == jobs:  # later, the jobs may all wait again
             self._report("to_state", f"executing, but none of its {jobs} jobs has started")
         if state == "failed" and trigger in _FAILED_TASKS and stream.tasks.total() and not stream.tasks["FAILED"]:
             self._report("to_state", "failed, but none of its tasks has failed")

@@ -38,7 +38,7 @@ from supervisor.plugins.loading import installed
 from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.ports import EntityRow, Journal
 from supervisor.ports.agent_profile import AgentFunction, AgentProfile
-from supervisor.ports.logs import get_logger
+from supervisor.ports.logs import get_logger, load_logger
 from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.sessions.approval_queue import OnPermission
@@ -157,6 +157,7 @@ async def open_in(
     directory is opened after the other arguments are checked; the caller may hold its lock already. *prepare* is
     awaited before an earlier supervisor's sessions are taken over; whoever gives it takes plans of other directories,
     whose repositories have worktrees too."""
+    load_logger()
     settings = settings or Settings()
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}

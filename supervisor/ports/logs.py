@@ -35,8 +35,8 @@ def _clean(_: object, __: str, event: MutableMapping[str, Any]) -> Mapping[str, 
 
 
 class LazyLogger:
-    """The runtime's logger. structlog is imported with the first message that is written: it imports rich, which takes
-    as long as a tenth of a start of ``supervisor run``, and most processes write none."""
+    """The runtime's logger. structlog is imported with the first message that is written, or by ``load_logger``: it
+    imports rich, which takes as long as a tenth of a start of ``supervisor run``, and most processes write none."""
 
     def debug(self, event: str, **fields: Any) -> None:
         if _standard.isEnabledFor(logging.DEBUG):
@@ -70,6 +70,12 @@ _standard = logging.getLogger("supervisor")
 def get_logger() -> LazyLogger:
     """Return the runtime's logger; callers give the ids of an entity as fields."""
     return LazyLogger()
+
+
+def load_logger() -> None:
+    """Import structlog now. A supervisor does so at its start: it has to write a message when no descriptor is left,
+    and an import needs one."""
+    _structured()
 
 
 @cache

@@ -25,6 +25,7 @@ from typing import Any
 
 import actors
 import supervisor
+from supervisor.policies import error_classification
 
 RATIO_MAX = 2.5
 """Largest allowed ratio of the times for an input of twice the size and for the input; linear growth is 2,
@@ -63,6 +64,8 @@ def patterns() -> dict[tuple[str, int], str]:
                     for pattern in _compiled(held[name], 4):
                         if isinstance(pattern.pattern, str):
                             found.setdefault((pattern.pattern, pattern.flags & ~re.UNICODE), f"{module.name}.{name}")
+    for row in error_classification.TABLE:  # compiled on first use
+        found.setdefault((row.pattern, re.IGNORECASE.value), "error_classification.TABLE")
     return found
 
 

@@ -177,7 +177,7 @@ async def test_an_unknown_run_or_task_is_told_with_what_there_is(tmp_path: Path)
     async with open_supervisor(where, agents=FUNCTIONS) as sup:
         (handle,) = await started(sup, "one")
         for words, message in (
-            (("task", "cancel", "r9#fix"), "run 'r9' does not go on here; running: r1"),
+            (("task", "cancel", "r9#fix"), "run 'r9' does not go on here, only r1"),
             (("task", "cancel", "r1#fox"), "did you mean r1#fix?"),
             (("task", "cancel", "nothing", "--run", "r1"), "run r1 has no task 'nothing'"),
             (("send", "r9#fix", "x"), "run 'r9' is not in the journal; the runs are: r1"),

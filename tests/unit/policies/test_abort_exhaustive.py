@@ -384,7 +384,7 @@ class Stage:
         profile = AgentProfile(name="agent", adapter="inprocess", function=self._agent)
         ladder = quick_settings().abort_policy.ladder
         # No method of the supervisor gives a policy to the child session of a call.
-        return self.sup.core.session_factory.create(
+        return self.sup.core.session_factory._create(
             f"{self.root}{name}" if parent is None else name,
             profile,
             self.ids[parent] if parent is not None else None,
