@@ -238,9 +238,10 @@ class PlanHandle:
     """Handle of the run of a plan. ``await handle`` returns the :class:`PlanResult` of the plan.
 
     Awaiting raises:
-        Refused: the last run of the plan has left nothing to resume, or the run was cancelled.
-        JournalError: the journal was lost.
-        ValueError: the supervisor has no agent of a name in the plan.
+
+    * ``Refused``: the last run of the plan has left nothing to resume, or the run was cancelled.
+    * ``JournalError``: the journal was lost.
+    * ``ValueError``: the supervisor has no agent of a name in the plan.
 
     An error of a run that is never awaited is only logged.
 
@@ -248,12 +249,13 @@ class PlanHandle:
     command in the records. A command with a *command_id* takes effect once, however often it is given.
 
     Commands raise:
-        NoSuchEntity: the plan has no such task.
-        Refused: the state of the task does not allow the command now, or the run has ended; nothing was done. As
-            :class:`Degraded`: the journal cannot be written now.
-        ValueError: the *command_id* was used for another command, is empty, or is too long.
-        TypeError: an argument has a wrong type.
-        JournalError: the journal was lost meanwhile.
+
+    * ``NoSuchEntity``: the plan has no such task.
+    * ``Refused``: the state of the task does not allow the command now, or the run has ended; nothing was done. As
+      ``Degraded``: the journal cannot be written now.
+    * ``ValueError``: the *command_id* was used for another command, is empty, or is too long.
+    * ``TypeError``: an argument has a wrong type.
+    * ``JournalError``: the journal was lost meanwhile.
     """
 
     def __init__(self, sup: Supervisor, plan: Plan | None, submission: Submission | None = None) -> None:
