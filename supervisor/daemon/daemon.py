@@ -289,12 +289,21 @@ class Daemon:
             self._store.remove(self._tokens.pop(run, ""))
             self._followed.pop(handle, None)
 
+    async def finish_ended(self) -> None:
+        """Wait for the last steps of the runs whose end is recorded, such as the copy in the archive: no daemon goes on
+        with them."""
+        for handle in [one for one in self._followed if self._is_over(one)]:
+            await handle.ended.wait()
+
     def remove_ended(self) -> None:
         """Remove what is kept of the runs that have ended; all records are on the disk. So no secret of a plan stays
         where the daemon ends at the same moment."""
-        for handle in [one for one in self._followed if one.ended.is_set()]:
+        for handle in [one for one in self._followed if self._is_over(one)]:
             self._store.remove(self._tokens.pop(handle.run_id, ""))
             del self._followed[handle]
+
+    def _is_over(self, handle: PlanHandle) -> bool:
+        return handle.ended.is_set() or (bool(handle.run_id) and handle.run_id not in self.open_runs)
 
     def run_of(self, key: str) -> str:
         """Return the id of the run that was submitted with *key*, also to an earlier daemon; ``""`` if none."""

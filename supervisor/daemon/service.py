@@ -112,6 +112,8 @@ async def _end_when_told(daemon: Daemon, sup: Supervisor, systemd: Notifier, say
     systemd.stopping("closing", CLOSE_S)
     await sup.core.services.close()
     with anyio.move_on_after(LAST_RECORDS_S):
+        await daemon.finish_ended()
+    with anyio.move_on_after(LAST_RECORDS_S):
         if await sup.core.journal_writer.durable():
             daemon.remove_ended()
     left = daemon.open_runs

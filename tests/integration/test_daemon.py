@@ -22,7 +22,7 @@ from supervisor.plans.daemon_control import PlanRequest
 from supervisor.ports import JournalError
 from supervisor.work.plan_handle import PlanHandle, Submissions
 from tests.field.field_kit import Finished, Running, Scratch, until
-from tests.support import check_records, reap_all
+from tests.support import DEADLINE_S, check_records, reap_all
 
 PLAN = """
     agents: {w: {adapter: command, command: [sh, -c, "{prompt}"]}}
@@ -361,8 +361,15 @@ async def do_nothing(self: Daemon, handle: PlanHandle) -> None:
 @pytest.mark.anyio
 async def test_a_stop_keeps_nothing_of_a_run_that_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stored plan of a run that has just ended when the daemon is stopped, with the secrets of the submitter, is
-    removed; that of a run that goes on stays."""
+    removed when the run's last steps are made; that of a run that goes on stays."""
     monkeypatch.setattr(Daemon, "_follow", do_nothing)
+    copied, exported = anyio.Event(), list[object]()
+
+    async def export(plan_run: object) -> None:
+        await copied.wait()
+        exported.append(plan_run)
+
+    monkeypatch.setattr("supervisor.work.plan_runner.export_workstream", export)
     state = StateDir.open(tmp_path / "sd")
     daemon = Daemon(None, DaemonConfig(), tmp_path, SubmissionStore(state.submissions))
     plan = 'agents: {a: {adapter: command, command: [sh, -c, "{prompt}"]}}\ntasks: [{id: t, agent: a, prompt: "%s"}]'
@@ -373,7 +380,13 @@ async def test_a_stop_keeps_nothing_of_a_run_that_has_ended(tmp_path: Path, monk
             request = PlanRequest(text=plan % prompt, directory=str(tmp_path))
             runs.append((await daemon.submit(request)).run)
         running = {one.run_id: one for one in sup.core.part(Submissions).running}
-        await running[runs[0]].ended.wait()
+        with anyio.fail_after(DEADLINE_S):
+            while daemon.open_runs != [runs[1]]:  # the end is recorded, and the copy in the archive is not made
+                await anyio.lowlevel.checkpoint()
+        assert not running[runs[0]].ended.is_set()
+        copied.set()
+        await daemon.finish_ended()
+        assert len(exported) == 1
         await sup.core.journal_writer.durable()
         assert len(list(state.submissions.iterdir())) == 2
         daemon.remove_ended()
