@@ -34,6 +34,7 @@ from supervisor.lifecycles.task_cascade import (
     TaskEffect,
 )
 from supervisor.lifecycles.task_run import SkipCause, TaskRun, probes_left
+from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.plans.earlier_runs import digest_of
 from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import ConditionConfig, PlacedTask, every_task
@@ -102,6 +103,9 @@ class TaskScheduler:
         """Return the workers of the plan that can take one more task."""
         plan_run = self.plan_run
         if not (plan_run.begins_work and (free := plan_run.worker_pool.free())):
+            return []
+        # A workstream that has failed with a critical task ends its other tasks: none begins in the slot that is free.
+        if plan_run.workstream.state in WORKSTREAM.terminal:
             return []
         plan_id = plan_run.workstream.id
         at_work = plan_run.backlog.unheld(plan_id)
