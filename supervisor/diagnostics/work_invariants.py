@@ -288,9 +288,10 @@ class WorkInvariants:
         self.invariant = "completion_requirement"
         done = stream.jobs["completed"]
         if state in ("validating", "completed") and done < jobs:
-            # A lost worker's job stays cancelled where what it left counts as done (``recovery.orphans: done``).
+            # The job of a skipped task is cancelled, and that of a task that a lost worker left and that counts as done
+            # (``recovery.orphans: done``).
             done += sum(
-                one.state == "cancelled" and self._tasks.get(task, ("", ""))[1] == "CLOSED"
+                one.state == "cancelled" and self._tasks.get(task, ("", ""))[1] in ("CLOSED", "CANCELLED")
                 for task, one in stream.newest.items()
             )
             if done < jobs:
