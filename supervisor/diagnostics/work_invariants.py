@@ -26,6 +26,8 @@ _ADDS: Final = "tasks_added"
 _RECOVERS: Final = "health_check_recovered"
 _DIED: Final = "supervisor_lost"
 _GIVEN_UP: Final = "max_timeout_exceeded"
+_SKIPPED: Final = "skipped"
+"""Word for the state of a task that was cancelled since it was skipped."""
 _FAILED_TASKS: Final = ("critical_task_failed", "settled_with_failures")
 """Triggers that fail a workstream because of its tasks."""
 
@@ -81,7 +83,7 @@ class WorkInvariants:
         self._jobs: dict[str, _JobState] = {}
         self._streams: dict[str, _StreamState] = {}
         self._tasks: dict[str, tuple[str, str]] = {}
-        """Workstream and state of each task."""
+        """Workstream and state of each task; ``_SKIPPED`` for a task that was skipped."""
         self._running: Counter[str] = Counter()
         self._slots: dict[str, int] = {}
         self._heartbeats: dict[str, tuple[str, float | None]] = {}
@@ -229,6 +231,7 @@ class WorkInvariants:
         self.invariant = "task_state_consistency"
         workstream_id, before = self._tasks.get(entity_id, ("", ""))
         workstream_id = workstream_id or name_of(metadata, "workstream_id", self._report_metadata) or ""
+        state = _SKIPPED if metadata.get("outcome") == "skipped" else state
         self._tasks[entity_id] = (workstream_id, state)
         if workstream_id:
             tasks = self._stream(workstream_id).tasks
@@ -291,7 +294,7 @@ class WorkInvariants:
             # The job of a skipped task is cancelled, and that of a task that a lost worker left and that counts as done
             # (``recovery.orphans: done``).
             done += sum(
-                one.state == "cancelled" and self._tasks.get(task, ("", ""))[1] in ("CLOSED", "CANCELLED")
+                one.state == "cancelled" and self._tasks.get(task, ("", ""))[1] in ("CLOSED", _SKIPPED)
                 for task, one in stream.newest.items()
             )
             if done < jobs:
