@@ -66,20 +66,24 @@ def read_statements(text: str) -> list[Statement]:
     return [_statement(one, entry) for one, entry in tomllib.loads(text).items()]
 
 
-def _statement(one: str, entry: dict[str, Any]) -> Statement:
-    if not re.fullmatch(r"(spec|00[0-4])-[1-9]\d*|rule [1-9]\d*a?(\.[1-9]\d*)?", one):
-        raise ValueError(f"{one!r} is no id of a statement; use, for example, 000-12, spec-3, rule 47 or rule 47.2")
-    is_rule = one.startswith("rule")
+def _statement(statement_id: str, entry: dict[str, Any]) -> Statement:
+    if not re.fullmatch(r"(spec|00[0-4])-[1-9]\d*|rule [1-9]\d*a?(\.[1-9]\d*)?", statement_id):
+        raise ValueError(
+            f"{statement_id!r} is no id of a statement; use, for example, 000-12, spec-3, rule 47 or rule 47.2"
+        )
+    is_rule = statement_id.startswith("rule")
     wanted = {"says"} if is_rule else {"says", "section"}
     answers = [key for key in ANSWERS if key in entry]
     if len(answers) != 1 or entry.keys() != {*wanted, *answers} or not entry[answers[0]]:
-        raise ValueError(f"{one}: has {', '.join(entry)}; give {', '.join(sorted(wanted))}, and one of {[*ANSWERS]}")
-    number = one.partition(" ")[2].partition(".")[0]
+        raise ValueError(
+            f"{statement_id}: has {', '.join(entry)}; give {', '.join(sorted(wanted))}, and one of {[*ANSWERS]}"
+        )
+    number = statement_id.partition(" ")[2].partition(".")[0]
     section = f"Rule {number}" if is_rule else entry["section"]
     [answer] = answers
     if answer == "shown_by":
-        return Statement(one, section, entry["says"], answer, tests=tuple(entry[answer]))
-    return Statement(one, section, entry["says"], answer, text=entry[answer])
+        return Statement(statement_id, section, entry["says"], answer, tests=tuple(entry[answer]))
+    return Statement(statement_id, section, entry["says"], answer, text=entry[answer])
 
 
 def statements() -> list[Statement]:
@@ -143,10 +147,10 @@ def _anchor(heading: str) -> str:
     return heading.lower().replace(" ", "-")
 
 
-def _answer(one: Statement) -> str:
-    if one.answer == "shown_by":
-        return "<br>".join(f"`{test}`" for test in one.tests)
-    return f"*{ANSWERS[one.answer]}*: {one.text}"
+def _answer(statement: Statement) -> str:
+    if statement.answer == "shown_by":
+        return "<br>".join(f"`{test}`" for test in statement.tests)
+    return f"*{ANSWERS[statement.answer]}*: {statement.text}"
 
 
 if __name__ == "__main__":

@@ -88,19 +88,23 @@ def send_request(state_dir: Path, request: Request, waiting: str = "") -> dict[s
 @run_option
 @state_dir_option
 @json_option
-def abort(target: str, scope: str, reason: str, run: str | None, state_dir: Path, as_json: bool, **how: Any) -> None:
+def abort(
+    target: str, scope: str, reason: str, run: str | None, state_dir: Path, as_json: bool, **options: Any
+) -> None:
     """ID is the id of a tool call (fix:t1:c1) or of a session (fix), or a task (RUN#TASK), for the session that works
     on it; `supervisor tree` shows the ids. The scope tool ends that call, session ends the session and everything below
     it, and sibling ends the other children of its parent. The output is a receipt: what was ended, how, and what is
     left. A target that had ended already is no error."""
     target = with_run(target, run)
-    if how["within_s"] is not None and not isfinite(how["within_s"]):
-        raise BadInput(f"--within: {how['within_s']} is not a duration; give seconds, 0 or more")
-    if how["dry_run"] and (how["plan"] is not None or how["within_s"] is not None):
+    if options["within_s"] is not None and not isfinite(options["within_s"]):
+        raise BadInput(f"--within: {options['within_s']} is not a duration; give seconds, 0 or more")
+    if options["dry_run"] and (options["plan"] is not None or options["within_s"] is not None):
         raise BadInput("--dry-run: it makes a new plan and ends nothing; leave out --plan and --within")
     try:
-        request = Abort(id=target, scope=AbortScope(scope), reason=reason, by=operator(), **how)
-        answer = send_request(state_dir, request, "" if how["dry_run"] else f"the abort of {target} goes on; {_LOOK}")
+        request = Abort(id=target, scope=AbortScope(scope), reason=reason, by=operator(), **options)
+        answer = send_request(
+            state_dir, request, "" if options["dry_run"] else f"the abort of {target} goes on; {_LOOK}"
+        )
     except (NotRunning, ControlError) as error:
         if not _has_ended(state_dir, target, error):
             raise _explained(state_dir, target, "abort", error) from None

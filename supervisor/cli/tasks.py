@@ -62,9 +62,9 @@ def _common_options(command: Any) -> Any:
 @_all
 @_reason
 @_common_options
-def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
+def approve(tasks: tuple[str, ...], all_planned: bool, **options: Any) -> int:
     """A planned task is worked on from then on; the result of a task that waits for approval is merged."""
-    return _send_command("approve", tasks, all_planned=all_planned, **how)
+    return _send_command("approve", tasks, all_planned=all_planned, **options)
 
 
 @click.command(epilog=examples('supervisor reject fix --reason "the tests are gone"'))
@@ -72,20 +72,20 @@ def approve(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
 @_all
 @click.option("--reason", required=True, metavar="TEXT", help="Reason to record, and to tell the next attempt.")
 @_common_options
-def reject(tasks: tuple[str, ...], all_planned: bool, **how: Any) -> int:
+def reject(tasks: tuple[str, ...], all_planned: bool, **options: Any) -> int:
     """A planned task is cancelled; a task whose result is rejected has failed, and is tried again within its
     retries."""
-    return _send_command("reject", tasks, all_planned=all_planned, **how)
+    return _send_command("reject", tasks, all_planned=all_planned, **options)
 
 
 @click.command(epilog=examples("supervisor retry fix", "supervisor retry r1#fix --reason 'the server is up again'"))
 @_tasks
 @_reason
 @_common_options
-def retry(tasks: tuple[str, ...], **how: Any) -> int:
+def retry(tasks: tuple[str, ...], **options: Any) -> int:
     """A task that was given up, as long as its run lasts, has all its attempts again. A task that waits for its next
     attempt is tried at once. What was cancelled stays so: a run that resumes the run does it again."""
-    return _send_command("retry", tasks, **how)
+    return _send_command("retry", tasks, **options)
 
 
 def keep_task(task: str, state_dir: Path, *, as_json: bool) -> int:
@@ -102,8 +102,8 @@ def _command(verb: str, words: str) -> Callable[..., Any]:
     @_tasks
     @_reason
     @_common_options
-    def command(tasks: tuple[str, ...], **how: Any) -> int:
-        return _send_command(verb, tasks, **how)
+    def command(tasks: tuple[str, ...], **options: Any) -> int:
+        return _send_command(verb, tasks, **options)
 
     return task.command(verb, help=words, epilog=examples(f"supervisor task {verb} fix"))(command)
 
@@ -119,13 +119,13 @@ _command("unblock", "Release blocked tasks: what they waited for is there.")
 @click.option("--on", multiple=True, required=True, metavar="NAME", help="What they wait for; repeatable.")
 @_reason
 @_common_options
-def block(tasks: tuple[str, ...], **how: Any) -> int:
+def block(tasks: tuple[str, ...], **options: Any) -> int:
     """Take tasks from their sessions until what they wait for is there.
 
     A task that waits for other tasks of the plan continues by itself when these are closed; a task that waits for
     anything else continues with `supervisor task unblock`.
     """
-    return _send_command("block", tasks, **how)
+    return _send_command("block", tasks, **options)
 
 
 @task.command(
@@ -135,7 +135,7 @@ def block(tasks: tuple[str, ...], **how: Any) -> int:
 @click.option("--from", "file", type=PATH, metavar="FILE", help="File with the tasks; by default standard input.")
 @_reason
 @_common_options
-def add(file: Path | None, run: str | None, state_dir: Path, as_json: bool, by: str | None, **how: Any) -> None:
+def add(file: Path | None, run: str | None, state_dir: Path, as_json: bool, by: str | None, **options: Any) -> None:
     """Add tasks to a run that goes on.
 
     The tasks are a list in YAML, with the keys of a plan's tasks; they use the agents of the run's plan. --run may be
@@ -143,7 +143,7 @@ def add(file: Path | None, run: str | None, state_dir: Path, as_json: bool, by: 
     """
     source, text = _read(file)
     actor = operator() if by is None else f"operator:{by}"
-    request = AddTasks(run=run or "", tasks=text, source=source, by=actor, **how)
+    request = AddTasks(run=run or "", tasks=text, source=source, by=actor, **options)
     answer = send_request(state_dir, request)["added"]
     if as_json:
         say(json_text(answer))
@@ -161,7 +161,7 @@ def add(file: Path | None, run: str | None, state_dir: Path, as_json: bool, by: 
 @click.option("--from", "file", type=PATH, metavar="FILE", help="File with the subtasks; by default standard input.")
 @_reason
 @_common_options
-def split(task_id: str | None, file: Path | None, **how: Any) -> int:
+def split(task_id: str | None, file: Path | None, **options: Any) -> int:
     """Split a task into subtasks.
 
     The subtasks are a list of tasks in YAML, with the keys of a plan's tasks; a subtask without an agent gets the
@@ -169,8 +169,8 @@ def split(task_id: str | None, file: Path | None, **how: Any) -> int:
     """
     if not task_id:
         raise BadInput(f"TASK: missing; name the task to split (an agent may set {TASK} instead)")
-    task_id, (source, text) = with_run(task_id, how.pop("run")), _read(file)
-    return _send(Split, task=task_id, subtasks=text, source=source, **how)
+    task_id, (source, text) = with_run(task_id, options.pop("run")), _read(file)
+    return _send(Split, task=task_id, subtasks=text, source=source, **options)
 
 
 # ------------------------------------------------------------------------------------------------------- requests
@@ -181,14 +181,14 @@ def _send_command(
     run: str | None,
     all_planned: bool = False,
     on: tuple[str, ...] = (),
-    **how: Any,
+    **options: Any,
 ) -> int:
     """Send the command *verb* about *tasks*; return the exit status.
 
     Raises:
         BadInput: no task is named, or the options contradict each other.
     """
-    if all_planned and (tasks or how["command_id"] is not None):
+    if all_planned and (tasks or options["command_id"] is not None):
         raise BadInput(
             "--all-planned: it stands for other tasks each time; leave out either it, or TASK and --command-id"
         )
@@ -196,7 +196,7 @@ def _send_command(
         raise BadInput(f"TASK: missing; name the tasks to {verb} (`supervisor tree` shows them)")
     tasks = tuple(with_run(task, run) for task in tasks)
     whose = run if all_planned and run is not None else ""
-    return _send(Steer, verb=Verb(verb), tasks=tasks, all_planned=all_planned, on=on, run=whose, **how)
+    return _send(Steer, verb=Verb(verb), tasks=tasks, all_planned=all_planned, on=on, run=whose, **options)
 
 
 def _read(file: Path | None) -> tuple[str, str]:

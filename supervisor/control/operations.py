@@ -154,11 +154,11 @@ def admit(sup: Supervisor, request: Request, caller: Caller) -> Request:
     return request.model_copy(update={"by": caller.named(request.by)}) if isinstance(request, Command) else request
 
 
-def _note_refused(sup: Supervisor, caller: Caller, asked: str, why: str) -> None:
+def _note_refused(sup: Supervisor, caller: Caller, wanted: str, why: str) -> None:
     """Log that a request of *caller* was refused, and record the refusal for the caller's session, if there is one."""
     name = caller.named("nobody")
-    _log.warning("a request to the supervisor was refused", by=name, asked=asked, why=why)
-    metadata = {"asked": asked, "pid": caller.pid}
+    _log.warning("a request to the supervisor was refused", by=name, wanted=wanted, why=why)
+    metadata = {"wanted": wanted, "pid": caller.pid}
     sup.core.registry.record_fact(caller.session, "RequestRefused", Cause(actor=name), metadata, reason=why)
 
 

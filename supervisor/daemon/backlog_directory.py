@@ -49,7 +49,7 @@ class _Bad(Exception):
     """Error: nothing is started of a file; the message is for the file beside it."""
 
 
-class Backlog:
+class BacklogDirectory:
     """The backlog of *daemon* in *folder*. Agents of a file work in *workdir*, unless the file says otherwise."""
 
     def __init__(self, folder: Path, workdir: Path, daemon: Daemon) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple, NoReturn
 import anyio
 
 from supervisor.control.http.options import HttpOptions
-from supervisor.daemon.backlog import Backlog
+from supervisor.daemon.backlog_directory import BacklogDirectory
 from supervisor.daemon.config import DaemonConfig
 from supervisor.daemon.daemon import Daemon
 from supervisor.daemon.reports import send_heartbeats, watch_disk
@@ -71,7 +71,7 @@ async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], N
             group.start_soon(watch_disk, sup.core, systemd)
             group.start_soon(_handle_signals, signals, daemon, systemd, say)
             if options.config.backlog:
-                group.start_soon(Backlog(state.backlog, options.workdir, daemon).run)
+                group.start_soon(BacklogDirectory(state.backlog, options.workdir, daemon).run)
             group.start_soon(_end_when_told, daemon, sup, systemd, say)
             systemd.ready()
             say(f"serving on {state.root}, pid {os.getpid()}")

@@ -39,29 +39,27 @@ class LazyLogger:
     imports rich, which takes as long as a tenth of a start of ``supervisor run``, and most processes write none."""
 
     def debug(self, event: str, **fields: Any) -> None:
-        if _standard.isEnabledFor(logging.DEBUG):
-            _structured().debug(event, **fields)
+        self._write("debug", logging.DEBUG, event, fields)
 
     def info(self, event: str, **fields: Any) -> None:
-        if _standard.isEnabledFor(logging.INFO):
-            _structured().info(event, **fields)
+        self._write("info", logging.INFO, event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        if _standard.isEnabledFor(logging.WARNING):
-            _structured().warning(event, **fields)
+        self._write("warning", logging.WARNING, event, fields)
 
     def error(self, event: str, **fields: Any) -> None:
-        if _standard.isEnabledFor(logging.ERROR):
-            _structured().error(event, **fields)
+        self._write("error", logging.ERROR, event, fields)
 
     def critical(self, event: str, **fields: Any) -> None:
-        if _standard.isEnabledFor(logging.CRITICAL):
-            _structured().critical(event, **fields)
+        self._write("critical", logging.CRITICAL, event, fields)
 
     def exception(self, event: str, **fields: Any) -> None:
         """Write an error with the traceback of the exception that is being handled."""
-        if _standard.isEnabledFor(logging.ERROR):
-            _structured().exception(event, **fields)
+        self._write("exception", logging.ERROR, event, fields)
+
+    def _write(self, method: str, level: int, event: str, fields: Mapping[str, Any]) -> None:
+        if _standard.isEnabledFor(level):
+            getattr(_structured(), method)(event, **fields)
 
 
 _standard = logging.getLogger("supervisor")

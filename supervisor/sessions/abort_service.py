@@ -432,7 +432,7 @@ class AbortService:
     def _how_ended(self, ended: _StoppedNode, call: StoppedCall) -> str:
         """Return the description of the way in which a call has ended, without a contradiction to its processes: they
         may have been looked for again after the turn was interrupted."""
-        how = call.how or "scope"
+        how = call.way or "scope"
         return how.replace(NONE_FOUND, FOUND_LATER) if ended.fates(ended.node.id) else how
 
     async def _stage_of_call(self, ended: _StoppedNode, call: StoppedCall) -> TerminationStage:
@@ -446,7 +446,7 @@ class AbortService:
             killed = any(fate.ended_by == "kill" for fate in ended.fates())
             return TerminationStage.KILL if killed else TerminationStage.REQUEST
         fates = [one for one in ended.fates(ended.node.id) if one.ended_by]
-        return stage_of_fates(fates) if fates or not call.how else TerminationStage.REQUEST
+        return stage_of_fates(fates) if fates or not call.way else TerminationStage.REQUEST
 
     async def _wait_recorded(self, target: str, ended: list[_StoppedNode]) -> bool:
         """Wait until the journal contains the end of every awaited node; return ``False`` if the journal cannot be

@@ -101,13 +101,13 @@ class StoppedCall:
 
     Attributes:
         connection: connection to the agent that made the call.
-        how: the way in which the call ends, for the receipt; ``""``: by its scope.
+        way: the way in which the call ends, for the receipt; ``""``: by its scope.
         is_interrupted: the call could not be ended alone, so its turn was interrupted.
     """
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.how = ""
+        self.way = ""
         self.is_interrupted = False
 
 
@@ -200,35 +200,35 @@ class TurnEntity(EntityActor):
         connection.abort_own_call(call.call_id, stop.reason, stop.abort_id, cause.seq)
         above = next((one for one in self.data.open if one.number == call.within), None)
         if above is not None and f"{self.id}:c{above.number}" in ends and not connection.runs_call(above.call_id):
-            stopped.how = ENDED_WITHIN
+            stopped.way = ENDED_WITHIN
             return stopped
         ends_at = self._registry.system.timers.now() + node.due.kill_s if is_bounded else None
 
-        def interrupt(how: str) -> None:
+        def interrupt(why: str) -> None:
             if not stopped.is_interrupted and self._is_open(call):
-                stopped.is_interrupted, stopped.how = True, how
-                self._interrupt_for(session, call, stop, cause, how, ends_at)
+                stopped.is_interrupted, stopped.way = True, why
+                self._interrupt_for(session, call, stop, cause, why, ends_at)
 
-        how = connection.terminate_call(
-            call.call_id, lambda why: interrupt(f"{NOT_ENDED}: {why}"), now=stop.now, within_s=node.due.kill_s
+        way = connection.terminate_call(
+            call.call_id, lambda problem: interrupt(f"{NOT_ENDED}: {problem}"), now=stop.now, within_s=node.due.kill_s
         )
-        if not how:
+        if not way:
             interrupt(NOT_ASKED)
         elif not stopped.is_interrupted:  # otherwise the termination has failed at once
-            stopped.how = how
+            stopped.way = way
         return stopped
 
     def _is_open(self, call: Call) -> bool:
         return self.id in self._registry.entities and any(one.number == call.number for one in self.data.open)
 
     def _interrupt_for(
-        self, session: LiveSession, call: Call, stop: OperatorStop, cause: Cause, how: str, ends_at: float | None
+        self, session: LiveSession, call: Call, stop: OperatorStop, cause: Cause, why: str, ends_at: float | None
     ) -> None:
         """Interrupt the turn because of a call that the agent does not end alone. The agent has until *ends_at* (kernel
         clock) to stop; ``None``: the grace period of its session."""
         tool_id = f"{self.id}:c{call.number}"
         record = self.record_fact(
-            "TurnInterrupted", cause, {"call": tool_id, "why": how}, abort_id=stop.abort_id, reason=how
+            "TurnInterrupted", cause, {"call": tool_id, "why": why}, abort_id=stop.abort_id, reason=why
         )
         message = UrgentMessage(
             message_id=f"abort of {tool_id}",

@@ -251,7 +251,7 @@ class PlanRun:
         return self.sup.setups.of(self.workstream.id)
 
     @property
-    def place(self) -> str:
+    def files_root(self) -> str:
         """Directory that owned files of the run are relative to, where runs work in directories of their own; else
         ``""``."""
         own = self.sup.setups.of_runs.get(self.workstream.id)

@@ -217,11 +217,12 @@ class TaskScheduler:
         plan_run.budget = plan_run.budget.grown(len(placed))
         plan_run.unsettled += len(placed)
         new = [self._open_task(one, plan) for one in placed]
+        files_root = plan_run.files_root
         for execution in new:
             provider = plan_run.provider_of(execution.agent)
             if not execution.is_imported:
                 plan_run.by_id[execution.id] = execution
-                item = execution.backlog_item(plan_run.workstream.id, plan_run.place, provider, plan_run.executions)
+                item = execution.backlog_item(plan_run.workstream.id, files_root, provider, plan_run.executions)
                 plan_run.backlog.add(item, on_hold=True)
         return new
 

@@ -314,12 +314,14 @@ class TaskExecution:
         when = self.task.when.task if self.task.when is not None else None
         return (*self.task.depends_on, *((when,) if when is not None else ()))
 
-    def backlog_item(self, plan: str, place: str, provider: str, tasks: Mapping[str, TaskExecution]) -> BacklogItem:
+    def backlog_item(
+        self, plan: str, files_root: str, provider: str, tasks: Mapping[str, TaskExecution]
+    ) -> BacklogItem:
         """Return the backlog item for the task.
 
         Args:
             plan: the id of the plan's run.
-            place: the directory that the files of the task are relative to, for the comparison with those of other
+            files_root: the directory that the files of the task are relative to, for the comparison with those of other
                 runs; ``""`` if all runs work in the same one.
             provider: the provider of the task's agent.
             tasks: the tasks of the plan by name. Tasks that are imported were settled before, and nothing waits for
@@ -331,7 +333,7 @@ class TaskExecution:
             plan=plan,
             priority=self.task.priority,
             needs=self.task.needs,
-            files=tuple(f"{place.lstrip('/')}/{one}" if place else one for one in self.task.files),
+            files=tuple(f"{files_root.lstrip('/')}/{one}" if files_root else one for one in self.task.files),
             agent=self.agent,
             provider=provider,
             depends_on=tuple(entity_id for name, entity_id in needed if name in self.task.depends_on),
