@@ -158,7 +158,7 @@ def _note_refused(sup: Supervisor, caller: Caller, wanted: str, why: str) -> Non
     """Log that a request of *caller* was refused, and record the refusal for the caller's session, if there is one."""
     name = caller.named("nobody")
     _log.warning("a request to the supervisor was refused", by=name, wanted=wanted, why=why)
-    metadata = {"wanted": wanted, "pid": caller.pid}
+    metadata = {"request": wanted, "pid": caller.pid}
     sup.core.registry.record_fact(caller.session, "RequestRefused", Cause(actor=name), metadata, reason=why)
 
 

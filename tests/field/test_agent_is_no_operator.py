@@ -93,7 +93,7 @@ def test_an_agent_does_not_answer_its_own_permission(scratch: Scratch, how: str,
     assert [one["actor"].partition(":")[0] for one in answers] == ["operator"]
     refused = next(one for one in scratch.records("t") if one["event"] == "RequestRefused")
     assert refused["actor"] == "agent of t"
-    assert refused["metadata"]["asked"] == "answer"
+    assert refused["metadata"]["request"] == "answer"
 
 
 COMMANDS = """
@@ -140,7 +140,7 @@ def test_an_agent_reaches_its_own_session_and_no_other(scratch: Scratch) -> None
     }, told  # fmt: skip
     assert "works for a task and may get no further prompt" in told["send home"][1]  # permitted, but without a reader
     assert "operates: [abort] in its agent's entry of the plan would allow it" in told["abort away"][1]
-    refused = [one["metadata"]["asked"] for one in scratch.records("t") if one["event"] == "RequestRefused"]
+    refused = [one["metadata"]["request"] for one in scratch.records("t") if one["event"] == "RequestRefused"]
     assert refused == ["stop", "steer", "compact", "send", "abort"]
 
 
