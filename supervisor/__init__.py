@@ -221,6 +221,7 @@ __all__ = [
     "TaskConfig",
     "TaskLifecycle",
     "TaskResult",
+    "TelemetryConfig",
     "TestsStallConfig",
     "ToolAborted",
     "TransitionReason",
@@ -264,7 +265,8 @@ _NAMES = {
         "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
         "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
         "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig "
-        "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
+        "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TelemetryConfig "
+        "TestsStallConfig WorkerConfig"
     ),
     "supervisor.plans.task_control": "CommandResult",
     "supervisor.plugins.loading": "UnknownPlugin",

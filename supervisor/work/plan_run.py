@@ -561,7 +561,7 @@ class PlanRun:
         if transition is not None:
             told = {"provider": transition.key, "circuit": transition.state.value, "free_at_s": transition.free_at_s}
             execution.note("ProviderBreaker", told, transition.why)
-            _log.warning("the breaker of a provider changed its state", **told)
+            _log.displayed("the breaker of a provider changed its state", **told)
             self.wake()
 
     # ------------------------------------------------------------------ ends
