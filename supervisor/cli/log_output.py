@@ -55,6 +55,11 @@ def configure_logging(*, verbose: int, as_json: bool = False, has_table: bool = 
     logger.propagate = False
 
 
+def log_message(text: str) -> None:
+    """Write a message for the operator into the log, where every line is JSON."""
+    logging.getLogger("supervisor").warning("%s", text)
+
+
 def leave_exporters(status: int) -> None:
     """End the process now if an SDK of OpenTelemetry is loaded: what it has registered for the exit waits for a
     collector that may be away, and the telemetry service has had the last spans exported already."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import anyio
 import click
 
-from supervisor.cli.log_output import configure_logging
+from supervisor.cli.log_output import configure_logging, log_message
 from supervisor.cli.options import (
     PATH,
     check_workdir,
@@ -74,7 +74,7 @@ def serve_command(
     with state.lock(daemon=True):
         try:
             options = ServiceOptions(config.resolve() if config is not None else None, known, workdir.resolve(), http)
-            anyio.run(serve, options, state, warn, backend=backend)
+            anyio.run(serve, options, state, log_message if log_json else warn, backend=backend)
         except Exception as error:
             cause = cause_of(error)
             if isinstance(cause, ValueError):

@@ -6,13 +6,16 @@ once. An activity is a run of a plan, a session, a turn, a tool call, a task or 
     record   Born of session lead              Began(lead)
     record   tool_started of lead:t1, number 1 Began(lead:t1:c1)
     record   AbortRecord, scope tool           Began(abort-9)
-    record   tool_completed, abort-9           Caught(abort-9, lead:t1:c1), Ended(lead:t1:c1), Ended(abort-9)
+    record   tool_completed, abort-9           Caught(abort-9, lead:t1:c1), Ended(lead:t1:c1)
+    receipt  of abort-9                        Ended(abort-9)
 
 Invariants
 ----------
 * An activity begins and ends at most once, and only by a transition, a first record or a fact: what was refused, or
   came too late, is no activity.
 * Only what lives is kept, and of aborts at most ``ABORTS_MAX``: an abort whose end is not on record is given up.
+* An abort of sessions ends with the last record of its target. The processes of a call may end after its result, and
+  siblings have no record in common: so another abort ends with its receipt.
 * An abort is no failure: the word for what it ends is ``aborted``, whatever exception the event loop has used.
 * The words of an activity (outcome, error, stage) come from fixed sets. No text of an error, a prompt or a title is in
   an activity, except the ``reason`` of an abort, which only the files have.
@@ -30,10 +33,18 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from supervisor.lifecycles.session import Session
-from supervisor.lifecycles.task import Task, task_end
+from supervisor.lifecycles.task import SESSION_ENDS, Task, task_end
 from supervisor.lifecycles.turn import Turn
-from supervisor.lifecycles.types import AbortReason, AbortScope, Kind, LifecycleEvent, TransitionReason
+from supervisor.lifecycles.types import (
+    AbortReason,
+    AbortScope,
+    Kind,
+    LifecycleEvent,
+    TerminationStage,
+    TransitionReason,
+)
 from supervisor.lifecycles.workstream import WORKSTREAM, Workstream
+from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import USAGE
 
@@ -159,6 +170,9 @@ _ABORT_REASONS: Final = frozenset(
     )
 )
 """Abort reasons of ends on purpose. The others, such as ``timeout``, name a failure."""
+_ENDS_OF_TASKS: Final = {reason: end.value for end, reason in SESSION_ENDS.items()}
+"""Word for the end of a session that is closed for the end of its task, by the reason of that (as in the views)."""
+_STAGES: Final = ("", *(one.value for one in TerminationStage))
 _RUN_ENDS: Final = frozenset(one.value for one in WORKSTREAM.terminal)
 
 
@@ -246,7 +260,8 @@ class ActivityTracker:
                 return [Used(session, more)]
             case _ if record.to_status == Session.STOPPED.value != record.from_status:
                 stops = record.event == "OperatorStop"
-                session.outcome = str(fact.get("outcome", "aborted")) if stops else "failed"
+                own = str(fact.get("outcome", "aborted")) if stops else "failed"
+                session.outcome = _ENDS_OF_TASKS.get(record.reason, own)
                 session.error = "" if stops else record.transition_reason or "session_failed"
                 return self._catch(session, record.abort_id)
             case _ if record.to_status == Session.COOLING_DOWN.value != record.from_status:
@@ -329,9 +344,6 @@ class ActivityTracker:
         yield from self._catch(call, record.abort_id)
         self.live.pop(call.id, None)
         yield self._end(call, record)
-        abort = self._aborts.get(call.abort_id)
-        if abort is not None:
-            yield from self._note_end(abort, call, record)
 
     def _below(self, kind: ActivityKind, activity_id: str, above: str, at: float) -> Activity:
         """Begin an activity within *above*, whose agent and plan it has."""
@@ -393,7 +405,7 @@ class ActivityTracker:
             return
         if len(self._aborts) >= ABORTS_MAX:
             oldest = next(iter(self._aborts.values()))
-            yield self._end_abort(oldest, record, "unknown")
+            yield self._end_abort(oldest, record.timestamp, "unknown")
         target = str(fact.get("target", ""))
         above = self.live.get(target) or self.live.get(record.entity_id)
         abort = self._aborts[abort_id] = Activity(
@@ -423,26 +435,36 @@ class ActivityTracker:
         return [Caught(abort, activity)]
 
     def _note_end(self, abort: Activity, ended: Activity, record: LifecycleEvent) -> Iterator[Change]:
-        """Note the end of an activity that *abort* ends; the abort ends with the last of them."""
+        """Note the end of a session that *abort* ends."""
         took_s = max(0.0, record.timestamp - abort.began_at)
-        abort.stage = ended.stage or abort.stage
-        if ended.survivors:
-            abort.survivors = ended.survivors
-        if self._keeps_parts:
+        abort.stage = max(abort.stage, ended.stage, key=_STAGES.index)
+        abort.survivors = ended.survivors or abort.survivors
+        if self._keeps_parts and abort.name == AbortScope.SESSION.value:
             part = {"id": ended.id, "kind": ended.kind.value, "stage": ended.stage, "took_s": round(took_s, 6)}
             abort.add_part({**part, "survivors": ended.survivors})
-        target = self.live.get(abort.target)
-        lives_on = abort.name == AbortScope.SIBLING.value or (
-            abort.name == AbortScope.TOOL.value and target is not None and target.kind is ActivityKind.SESSION
-        )
-        if (lives_on or target is None) and not self._stopping[abort.id]:
-            yield self._end_abort(abort, record, "completed")
+        is_over = abort.target not in self.live and not self._stopping[abort.id]
+        if abort.name == AbortScope.SESSION.value and is_over:
+            yield self._end_abort(abort, record.timestamp, "completed")
 
-    def _end_abort(self, abort: Activity, record: LifecycleEvent, outcome: str) -> Change:
+    def settle(self, receipt: Receipt, at: float) -> Sequence[Change]:
+        """Take the receipt of an abort, given at the Unix time *at*, and end the abort unless its records do."""
+        abort = self._aborts.get(receipt.abort_id)
+        if abort is None or abort.name == AbortScope.SESSION.value:
+            return NOTHING
+        stages = [one.rung for one in receipt.nodes if one.rung]
+        abort.stage = max(stages, key=_STAGES.index, default="")
+        abort.survivors = receipt.survivors
+        for node in receipt.nodes if self._keeps_parts else ():
+            part = {"id": node.id, "kind": node.kind, "stage": node.rung, "took_s": node.took_s}
+            abort.add_part(part)
+        took_s = max([one.took_s for one in receipt.nodes], default=0.0)
+        return [self._end_abort(abort, min(at, abort.began_at + took_s), "completed")]
+
+    def _end_abort(self, abort: Activity, at: float, outcome: str) -> Change:
         del self._aborts[abort.id]
         del self._stopping[abort.id]
-        abort.outcome = outcome
-        return self._end(abort, record)
+        abort.ended_at, abort.outcome = at, outcome
+        return Ended(abort)
 
     # ------------------------------------------------------------------ ends
     def _end(self, activity: Activity, record: LifecycleEvent) -> Change:

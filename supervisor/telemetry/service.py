@@ -21,6 +21,7 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.plans.monitoring import TelemetryConfig
+from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import USAGE
 from supervisor.ports import EntityRow, logs
@@ -89,7 +90,26 @@ class Telemetry:
                 self._apply(change)
         except Exception:
             _log.exception("telemetry has failed, and is off until the next start", record=record.seq)
-            self._core.listeners.remove(self.listen)
+            self.stop()
+
+    def take_receipt(self, receipt: Receipt) -> None:
+        """Take the receipt of an abort. Never raises."""
+        try:
+            for change in self._tracker.settle(receipt, self._core.journal_writer.clock.wall.time()):
+                self._apply(change)
+        except Exception:
+            _log.exception("telemetry has failed, and is off until the next start", abort=receipt.abort_id)
+            self.stop()
+
+    def start(self) -> None:
+        """Listen to the records and the receipts from now on."""
+        self._core.listeners.append(self.listen)
+        self._core.aborts.on_receipt.append(self.take_receipt)
+
+    def stop(self) -> None:
+        for listeners, own in ((self._core.listeners, self.listen), (self._core.aborts.on_receipt, self.take_receipt)):
+            if own in listeners:
+                listeners.remove(own)  # type: ignore[arg-type]
 
     def _apply(self, change: Change) -> None:
         trace_id = ""
@@ -185,6 +205,7 @@ class Telemetry:
         await self.close()
 
     async def close(self) -> None:
+        self.stop()
         left = self._tracker.close(self._core.journal_writer.clock.wall.time())
         logs.remove_context(self.context_of)
         if self._spans is not None:
@@ -216,7 +237,7 @@ async def start_telemetry(core: SupervisorCore, state: StateDir | None, rows: Se
         spans = Spans(GenAi(config.genai))
     telemetry = core.part(TelemetrySlot).telemetry = Telemetry(core, config, state, spans)
     await telemetry.find_left(rows)
-    core.listeners.append(telemetry.listen)
+    telemetry.start()
     if spans is not None:
         core.launch_variables.append(lambda session_id: telemetry.environment_of(session_id, os.environ))
     if telemetry.figures is not None:

@@ -125,7 +125,6 @@ async def test_the_next_supervisor_continues_by_a_link(exported: Exported) -> No
         left = deepcopy(store)
         # As in a daemon, which closes its services, and leaves its sessions to the next one.
         await sup.core.services.close()
-        sup.core.listeners.clear()
     first = exported.of("lead")
     assert (first.attributes or {})["supervisor.outcome"] == "left"
     names = sorted(map(entity, exported.all))
