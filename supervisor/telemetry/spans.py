@@ -89,12 +89,10 @@ class Spans:
         if activity.is_found:
             values[CONTINUED] = True
             links = [Link(one, {LINK: "continues"}) for one in _contexts(before)]
-        values |= self._chosen(activity, agent=activity.agent, tool=activity.name, call=activity.id)
-        if activity.kind is not ActivityKind.RUN:
-            values |= self._chosen(activity, conversation=_session_of(activity))
-        values |= self._chosen(activity, scope=activity.name, abort_reason=activity.error)
-        label = activity.name if activity.kind is not ActivityKind.TURN else activity.agent
-        label = label or activity.agent
+        label = activity.name or activity.agent  # of few values: a name of a span must not have an id
+        session_id = activity.id.partition(":")[0]
+        values |= self._chosen(activity, agent=activity.agent or label, conversation=session_id, call=activity.id)
+        values |= self._chosen(activity, tool=label, scope=label, abort_reason=activity.error)
         self._spans[activity.id] = self._tracer.start_span(
             f"{names.operation} {label}".strip(),
             context=self._parent_of(activity),
@@ -181,11 +179,6 @@ class Spans:
 
         threading.Thread(target=run, name="telemetry-flush", daemon=True).start()
         return done.wait(within_s)
-
-
-def _session_of(activity: Activity) -> str:
-    """Return the id of the session that the activity belongs to."""
-    return activity.id if activity.kind is ActivityKind.SESSION else activity.id.partition(":")[0]
 
 
 def _nanoseconds(at: float) -> int:
