@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         StallConfig,
         TaskConfig,
         TaskLifecycle,
+        TelemetryConfig,
         TestsStallConfig,
         WorkerConfig,
     )

@@ -26,7 +26,7 @@ from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import Kind
 from supervisor.ports.version import installed_version
 from supervisor.telemetry.figures import Figures, Histogram
-from supervisor.telemetry.metric_names import METRICS
+from supervisor.telemetry.metric_table import METRICS
 
 _STATES: Final = {Kind.SESSION: "supervisor_sessions", Kind.TURN: "supervisor_turns", Kind.TASK: "supervisor_tasks"}
 _WAITING: Final = {Task.PLANNED.value, Task.PENDING_APPROVAL.value}

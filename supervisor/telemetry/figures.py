@@ -15,7 +15,7 @@ from supervisor.lifecycles.agent import Agent
 from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.telemetry.activities import Activity, ActivityKind, Began, Change, Ended, Launched, Used
-from supervisor.telemetry.metric_names import LABEL_VALUES_MAX, METRICS, OTHER, USER_LABELS
+from supervisor.telemetry.metric_table import LABEL_VALUES_MAX, METRICS, OTHER, USER_LABELS
 
 EXEMPLAR_MAX: Final = 128
 """Largest number of characters of the labels of an exemplar, names and values together (OpenMetrics)."""

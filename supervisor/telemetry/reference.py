@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from supervisor.telemetry.metric_names import LABEL_VALUES_MAX, METRICS, OTHER, USER_LABELS
-from supervisor.telemetry.span_names import COMMON, ENTITY, ERROR_TYPE, LINK, NAMES, OPERATION, OUTCOME, SCHEMAS, GenAi
+from supervisor.telemetry.metric_table import LABEL_VALUES_MAX, METRICS, OTHER, USER_LABELS
+from supervisor.telemetry.span_table import COMMON, ENTITY, ERROR_TYPE, LINK, NAMES, OPERATION, OUTCOME, SCHEMAS, GenAi
 
 _INTRODUCTION: Final = f"""# Names of metrics and spans
 

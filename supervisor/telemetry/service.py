@@ -39,7 +39,7 @@ from supervisor.telemetry.activities import (
 )
 from supervisor.telemetry.figures import Figures
 from supervisor.telemetry.files import TelemetryFiles
-from supervisor.telemetry.span_names import GenAi
+from supervisor.telemetry.span_table import GenAi
 
 if TYPE_CHECKING:
     from supervisor.telemetry.spans import Spans

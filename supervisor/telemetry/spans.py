@@ -34,7 +34,7 @@ from opentelemetry.util.types import AttributeValue
 
 from supervisor.ports.version import installed_version
 from supervisor.telemetry.activities import Activity, ActivityKind, Began, Caught, Change, Ended
-from supervisor.telemetry.span_names import (
+from supervisor.telemetry.span_table import (
     CONTINUED,
     ENTITY,
     ERROR_TYPE,

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 
 from supervisor.control.http.app import create_app
-from supervisor.telemetry.metric_names import METRICS
+from supervisor.telemetry.metric_table import METRICS
 from supervisor.telemetry.reference import page
 from tests.unit.control.http.http_kit import client_of, error
 from tests.unit.telemetry.telemetry_kit import observed

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as read_plai
 from supervisor.telemetry import TelemetryOff, metrics_registry
 from supervisor.telemetry.collector import expose
 from supervisor.telemetry.figures import EXEMPLAR_MAX, Figures, Histogram
-from supervisor.telemetry.metric_names import LABEL_VALUES_MAX, METRICS, OTHER
+from supervisor.telemetry.metric_table import LABEL_VALUES_MAX, METRICS, OTHER
 from tests.unit.telemetry.telemetry_kit import Exported, observed, value
 
 pytestmark = pytest.mark.anyio

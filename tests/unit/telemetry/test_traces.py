@@ -16,7 +16,7 @@ from opentelemetry.trace import StatusCode
 from supervisor import AgentConfig, Supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
 from supervisor.telemetry.activities import ActivityKind
-from supervisor.telemetry.span_names import COMMON, LINK, NAMES, OPERATION, SCHEMAS, GenAi
+from supervisor.telemetry.span_table import COMMON, LINK, NAMES, OPERATION, SCHEMAS, GenAi
 from supervisor.telemetry.spans import Spans
 from tests.unit.telemetry.telemetry_kit import Exported, observed, strings
 
@@ -88,8 +88,8 @@ def test_the_versions_differ_where_the_conventions_do() -> None:
 
 @pytest.mark.parametrize(("target", "scope"), [("lead", "session"), ("lead:t1:c2", "tool")])
 async def test_an_abort_is_no_error_and_links_to_what_it_ended(exported: Exported, target: str, scope: str) -> None:
-    """What an abort ends has the outcome ``aborted`` and no error, with the same words on asyncio and trio; the span of
-    the abort has a link to it."""
+    """The spans that an abort ends have the outcome ``aborted`` and no error, with the same words on asyncio and trio;
+    the span of the abort has a link to each of them."""
     async with observed(telemetry=TRACES_ON) as sup:
         await hang_and_abort(sup, target, scope)
     [abort] = [one for one in exported.all if one.name.startswith("abort")]

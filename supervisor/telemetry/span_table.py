@@ -34,7 +34,7 @@ SCHEMAS: Final = {
 }
 
 
-class SpanNames(NamedTuple):
+class SpanSpec(NamedTuple):
     """Names of the spans of one kind of activity: the operation, which the name of the span begins with, and the
     attributes by what they say. ``is_genai``: the conventions have this operation."""
 
@@ -77,20 +77,20 @@ _SESSION: Final = {
 }
 
 _SAME: Final = {
-    ActivityKind.SESSION: SpanNames("session", False, _SESSION),
-    ActivityKind.CALL: SpanNames("execute_tool", True, _CALL),
-    ActivityKind.ABORT: SpanNames("abort", False, _ABORT),
+    ActivityKind.SESSION: SpanSpec("session", False, _SESSION),
+    ActivityKind.CALL: SpanSpec("execute_tool", True, _CALL),
+    ActivityKind.ABORT: SpanSpec("abort", False, _ABORT),
 }
 NAMES: Final = {
     GenAi.V0_1_0: {
         **_SAME,
-        ActivityKind.RUN: SpanNames("invoke_workflow", True, {"agent": "gen_ai.agent.name"}),
-        ActivityKind.TURN: SpanNames("invoke_agent", True, _AGENT),
+        ActivityKind.RUN: SpanSpec("invoke_workflow", True, {"agent": "gen_ai.agent.name"}),
+        ActivityKind.TURN: SpanSpec("invoke_agent", True, _AGENT),
     },
     GenAi.V1_41: {
         **_SAME,
-        ActivityKind.RUN: SpanNames("invoke_workflow", True, {"agent": "gen_ai.workflow.name"}),
-        ActivityKind.TURN: SpanNames("invoke_agent", True, {**_AGENT, "agent_id": "gen_ai.agent.id"}),
+        ActivityKind.RUN: SpanSpec("invoke_workflow", True, {"agent": "gen_ai.workflow.name"}),
+        ActivityKind.TURN: SpanSpec("invoke_agent", True, {**_AGENT, "agent_id": "gen_ai.agent.id"}),
     },
 }
 """Names by the version of the conventions and the kind of activity; a task has no span: its sessions have."""
