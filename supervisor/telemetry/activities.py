@@ -250,6 +250,10 @@ class ActivityTracker:
                 again, session.has_failed = session.has_failed, False
                 return [Launched(session, again)]
             case "Ended":
+                session.stage, session.survivors = str(fact.get("rung", "")), fact.get("survivors", 0)
+                return list(self._session_ends(session, record))
+            case "ActorLost":  # its last record
+                session.outcome, session.error = "failed", "actor_lost"
                 return list(self._session_ends(session, record))
             case _ if record.event == USAGE and record.outcome == "fact":
                 used = msgspec.convert(fact["used"], Amounts)
@@ -279,14 +283,14 @@ class ActivityTracker:
             started_by=place.started_by,
             agent=str(record.metadata.get("agent", "")),
             plan=run.name if run is not None else "",
-            parts=[],
         )
         self.live[session.id] = session
         return [Began(session)]
 
     def _session_ends(self, session: Activity, record: LifecycleEvent) -> Iterator[Change]:
-        fact = record.metadata
-        session.stage, session.survivors = str(fact.get("rung", "")), fact.get("survivors", 0)
+        if (turn := self.live.get(session.turn)) is not None:  # lost with the session: it has no last record
+            turn.outcome, turn.error = session.outcome, session.error
+            yield self._turn_ends(turn, record)
         del self.live[session.id]
         yield self._end(session, record)
         abort = self._aborts.get(session.abort_id)
@@ -313,11 +317,14 @@ class ActivityTracker:
                 turn.outcome, turn.error = outcome_of_failure(record)
                 return self._catch(turn, record.abort_id)
             case _ if record.to_status == Turn.REAPED.value:
-                del self.live[turn.id]
-                for left in self._open_calls.pop(turn.id, {}).values():
-                    self.live.pop(left.id, None)
-                return [self._end(turn, record)]
+                return [self._turn_ends(turn, record)]
         return NOTHING
+
+    def _turn_ends(self, turn: Activity, record: LifecycleEvent) -> Change:
+        del self.live[turn.id]
+        for left in self._open_calls.pop(turn.id, {}).values():
+            self.live.pop(left.id, None)
+        return self._end(turn, record)
 
     def _turn_begins(self, record: LifecycleEvent) -> Change:
         above = str(record.metadata.get("session_id", ""))
@@ -349,7 +356,7 @@ class ActivityTracker:
         """Begin an activity within *above*, whose agent and plan it has."""
         outer = self.live.get(above)
         agent, plan = (outer.agent, outer.plan) if outer is not None else ("", "")
-        found = Activity(kind=kind, id=activity_id, began_at=at, above=above, agent=agent, plan=plan, parts=[])
+        found = Activity(kind=kind, id=activity_id, began_at=at, above=above, agent=agent, plan=plan)
         self.live[activity_id] = found
         return found
 
@@ -357,9 +364,7 @@ class ActivityTracker:
     def _of_run(self, record: LifecycleEvent) -> Sequence[Change]:
         if record.outcome == "born":
             name = str(record.metadata.get("name", ""))
-            run = Activity(
-                kind=ActivityKind.RUN, id=record.entity_id, began_at=record.timestamp, plan=name, name=name, parts=[]
-            )
+            run = Activity(kind=ActivityKind.RUN, id=record.entity_id, began_at=record.timestamp, plan=name, name=name)
             self.live[run.id] = run
             return [Began(run)]
         if record.to_status not in _RUN_ENDS or (run_left := self.live.pop(record.entity_id, None)) is None:
@@ -379,7 +384,6 @@ class ActivityTracker:
                 above=run.id if run is not None else "",
                 plan=run.name if run is not None else "",
                 name=str(fact.get("name", "")),
-                parts=[],
             )
             self.live[task.id] = task
             return [Began(task)]
@@ -419,7 +423,6 @@ class ActivityTracker:
             error=record.abort_reason or "",
             reason=record.reason,
             target=target,
-            parts=[],
         )
         self._stopping[abort_id] = set()
         yield Began(abort)
@@ -502,5 +505,4 @@ def found_activity(
         agent=str(data.get("agent", "")),
         plan=plan,
         name=str(data.get("name", "")),
-        parts=[],
     )

@@ -48,7 +48,8 @@ def _spans() -> Iterator[str]:
     )
     for version in GenAi:
         yield f"### {version.value}\n"
-        yield f"Schema: `{SCHEMAS[version]}`.\n"
+        if (schema := SCHEMAS[version]) is not None:
+            yield f"Schema: `{schema}`.\n"
         yield "| span of a | name | attributes |\n|---|---|---|"
         for kind, names in NAMES[version].items():
             attributes = ", ".join(f"`{one}`" for one in dict.fromkeys(names.attributes.values()))

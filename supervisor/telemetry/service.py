@@ -78,6 +78,8 @@ class Telemetry:
         self._core, self._spans = core, spans
         self.figures = Figures() if config.metrics else None
         self._files = TelemetryFiles(state.metrics, state.traces) if config.files and state is not None else None
+        self._unnamed: dict[str, Activity] = {}
+        """Runs and sessions that were found, and whose new trace is not on record yet."""
         self._tracker = ActivityTracker(self._place_of, keeps_parts=self._files is not None)
 
     # ------------------------------------------------------------------ records
@@ -88,6 +90,8 @@ class Telemetry:
                 self.figures.take(record)
             for change in self._tracker.take(record):
                 self._apply(change)
+            if self._unnamed and (found := self._unnamed.pop(record.entity_id, None)) is not None:
+                self._note_trace(found)
         except Exception:
             _log.exception("telemetry has failed, and is off until the next start", record=record.seq)
             self.stop()
@@ -126,10 +130,11 @@ class Telemetry:
 
     def _note_trace(self, activity: Activity) -> None:
         """Record the trace of an activity that may outlive this supervisor."""
-        if self._spans is not None and activity.kind in (ActivityKind.SESSION, ActivityKind.RUN):
-            carrier = self._spans.carrier(activity.id)
-            if carrier:
-                self._core.registry.record_fact(activity.id, TRACED, _SELF, dict(carrier))
+        if self._spans is None or activity.kind not in (ActivityKind.SESSION, ActivityKind.RUN):
+            return
+        carrier, entity = self._spans.carrier(activity.id), self._core.registry.entities.get(activity.id)
+        if carrier and entity is not None and not entity.ended:  # nothing follows the last record of an entity
+            entity.record_fact(TRACED, _SELF, dict(carrier))
 
     def _place_of(self, session_id: str) -> Placement:
         session = self._core.registry.sessions.get(session_id)
@@ -160,7 +165,7 @@ class Telemetry:
             self._tracker.add_found(one)
             if self._spans is not None:
                 self._spans.begin(one, before)
-                self._note_trace(one)
+                self._unnamed[one.id] = one  # it is no entity yet, of which something could be recorded
 
     async def _read_past(self, one: Activity) -> str:
         """Set the usage of a session that its log has, and return the ``traceparent`` of its last span."""
@@ -197,11 +202,11 @@ class Telemetry:
         closing = self._core.services.closing
         task_status.started()
         logs.add_context(self.context_of)
-        while not closing.is_set():
+        while self._files is not None and not closing.is_set():
             with anyio.move_on_after(WRITE_S):
                 await closing.wait()
-            if self._files is not None:
-                await anyio.to_thread.run_sync(self._files.write)
+            await anyio.to_thread.run_sync(self._files.write)
+        await closing.wait()
         await self.close()
 
     async def close(self) -> None:

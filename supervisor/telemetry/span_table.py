@@ -28,10 +28,8 @@ class GenAi(StrEnum):
     V1_41 = "v1.41"
 
 
-SCHEMAS: Final = {
-    GenAi.V0_1_0: "https://opentelemetry.io/schemas/gen-ai/0.1.0",
-    GenAi.V1_41: "https://opentelemetry.io/schemas/1.41.0",
-}
+SCHEMAS: Final = {GenAi.V0_1_0: None, GenAi.V1_41: "https://opentelemetry.io/schemas/1.41.0"}
+"""Schema URLs that spans name. That of v0.1.0 has no file that a consumer could fetch."""
 
 
 class SpanSpec(NamedTuple):

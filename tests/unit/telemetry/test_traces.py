@@ -74,7 +74,7 @@ async def test_every_name_stands_in_the_table(exported: Exported, genai: GenAi) 
         assert span.name.partition(" ")[0] in {names.operation for names in table.values()}
         assert set(span.attributes or {}) <= attributes
         assert span.instrumentation_scope is not None
-        assert span.instrumentation_scope.schema_url == SCHEMAS[genai]
+        assert (span.instrumentation_scope.schema_url or None) == SCHEMAS[genai]
     turn = exported.of("lead:t1").attributes or {}
     assert (turn[OPERATION], turn["gen_ai.agent.name"]) == ("invoke_agent", "helpful")
     assert ("gen_ai.agent.id" in turn) == (genai is GenAi.V1_41)
@@ -130,6 +130,8 @@ async def test_the_next_supervisor_continues_by_a_link(exported: Exported) -> No
     names = sorted(map(entity, exported.all))
     async with observed(telemetry=TRACES_ON, journal=MemoryJournal(left)) as sup:
         await sup.session("lead").run("more")
+        await sup.core.journal_writer.durable()
+        traced = [one for one in await sup.core.journal.events(entity_id="lead") if one.event == "Traced"]
     later = [one for one in exported.all if one.context.trace_id != first.context.trace_id]
     assert {entity(one) for one in later} == {"lead", "lead:t2", "lead:t2:c1"}
     assert sorted(map(entity, exported.all)) == sorted([*names, "lead", "lead:t2", "lead:t2:c1"])
@@ -137,6 +139,8 @@ async def test_the_next_supervisor_continues_by_a_link(exported: Exported) -> No
     [link] = second.links
     assert (link.context.span_id, (link.attributes or {})[LINK]) == (first.context.span_id, "continues")
     assert (second.attributes or {})["supervisor.continued"] is True
+    spans = [str(one.metadata["traceparent"]).split("-")[2] for one in traced]
+    assert spans == [f"{one.context.span_id:016x}" for one in (first, second)]  # the third would link to the second
 
 
 async def test_an_agent_gets_the_trace_and_the_collector(
