@@ -26,7 +26,7 @@ knows how much of it was told before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +41,7 @@ from supervisor.lifecycles.types import (
     Kind,
     LifecycleEvent,
     TerminationStage,
+    ToolOutcome,
     TransitionReason,
 )
 from supervisor.lifecycles.workstream import WORKSTREAM, Workstream
@@ -290,7 +291,7 @@ class ActivityTracker:
     def _session_ends(self, session: Activity, record: LifecycleEvent) -> Iterator[Change]:
         if (turn := self.live.get(session.turn)) is not None:  # lost with the session: it has no last record
             turn.outcome, turn.error = session.outcome, session.error
-            yield self._turn_ends(turn, record)
+            yield from self._turn_ends(turn, record)
         del self.live[session.id]
         yield self._end(session, record)
         abort = self._aborts.get(session.abort_id)
@@ -317,14 +318,16 @@ class ActivityTracker:
                 turn.outcome, turn.error = outcome_of_failure(record)
                 return self._catch(turn, record.abort_id)
             case _ if record.to_status == Turn.REAPED.value:
-                return [self._turn_ends(turn, record)]
+                return list(self._turn_ends(turn, record))
         return NOTHING
 
-    def _turn_ends(self, turn: Activity, record: LifecycleEvent) -> Change:
+    def _turn_ends(self, turn: Activity, record: LifecycleEvent) -> Iterator[Change]:
+        for left in self._open_calls.pop(turn.id, {}).values():  # lost with the turn: it has no result
+            left.outcome = ToolOutcome.UNKNOWN.value
+            del self.live[left.id]
+            yield self._end(left, record)
         del self.live[turn.id]
-        for left in self._open_calls.pop(turn.id, {}).values():
-            self.live.pop(left.id, None)
-        return self._end(turn, record)
+        yield self._end(turn, record)
 
     def _turn_begins(self, record: LifecycleEvent) -> Change:
         above = str(record.metadata.get("session_id", ""))
@@ -349,7 +352,7 @@ class ActivityTracker:
         call.outcome = str(record.metadata.get("outcome", ""))
         call.error = (record.abort_reason or "error") if call.outcome == "failed" else ""
         yield from self._catch(call, record.abort_id)
-        self.live.pop(call.id, None)
+        del self.live[call.id]
         yield self._end(call, record)
 
     def _below(self, kind: ActivityKind, activity_id: str, above: str, at: float) -> Activity:
@@ -491,18 +494,3 @@ def _part_of(activity: Activity) -> dict[str, Any]:
     if activity.kind is ActivityKind.CALL:
         return {**part, "tool": activity.name}
     return {**part, "tool_calls": activity.parts, "left_out": activity.parts_left_out}
-
-
-def found_activity(
-    kind: ActivityKind, entity_id: str, born_at: float, data: Mapping[str, Any], place: Placement, plan: str
-) -> Activity:
-    """Return the activity of an entity that an earlier supervisor has left alive."""
-    return Activity(
-        kind=kind,
-        id=entity_id,
-        began_at=born_at,
-        above=place.parent or place.run,
-        agent=str(data.get("agent", "")),
-        plan=plan,
-        name=str(data.get("name", "")),
-    )

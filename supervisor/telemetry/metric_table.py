@@ -2,8 +2,8 @@
 
 Rules, which a test checks: names have underscores only, since a scrape of ``a.b`` and ``a_b`` would mix them; base
 units; ``_total`` at the end of a counter and of nothing else; no label has an id. The values of the labels ``agent``,
-``plan`` and ``provider`` come from users: of each label the first ``LABEL_VALUES_MAX`` values are kept, and the others
-count as ``other``.
+``plan``, ``provider`` and ``tool`` come from users and agents: of each label the first ``LABEL_VALUES_MAX`` values are
+kept, and the others count as ``other``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 LABEL_VALUES_MAX: Final = 100
 OTHER: Final = "other"
-USER_LABELS: Final = frozenset({"agent", "plan", "provider"})
+USER_LABELS: Final = frozenset({"agent", "plan", "provider", "tool"})
 
 TURN_S: Final = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1_800.0, 3_600.0)
 CALL_S: Final = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)

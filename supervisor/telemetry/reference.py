@@ -21,8 +21,8 @@ logs](../how-to/telemetry.md) says how to switch them on.
 ## Metrics
 
 No label has the id of an entity. Of the labels {", ".join(f"`{one}`" for one in sorted(USER_LABELS))}, whose values
-come from users, the first {LABEL_VALUES_MAX} values are kept; the others count as `{OTHER}`. A session without a plan
-has the plan `""`.
+come from users and agents, the first {LABEL_VALUES_MAX} values are kept; the others count as `{OTHER}`. A session
+without a plan has the plan `""`.
 """
 
 

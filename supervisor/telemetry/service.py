@@ -27,6 +27,7 @@ from supervisor.policies.usage import USAGE
 from supervisor.ports import EntityRow, logs
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
+from supervisor.sessions.journal_state import records_of
 from supervisor.telemetry.activities import (
     Activity,
     ActivityKind,
@@ -35,7 +36,6 @@ from supervisor.telemetry.activities import (
     Change,
     Ended,
     Placement,
-    found_activity,
 )
 from supervisor.telemetry.figures import Figures
 from supervisor.telemetry.files import TelemetryFiles
@@ -60,7 +60,7 @@ _OWN_VARIABLES: Final = ("_HEADERS", "_SERVICE_NAME")
 """Ends of the names of variables that agents do not get: credentials, and the name of the supervisor itself."""
 _SELF: Final = Cause(actor="telemetry")
 _log = get_logger()
-_TRACE_OF: Final = ("session", "entity", "task", "run")
+_TRACE_OF: Final = ("turn", "session", "entity", "run")
 """Fields of a log line that name an entity, the most exact first."""
 
 
@@ -160,8 +160,16 @@ class Telemetry:
             plans[row.id] = plan
             if data.get("claimed_by"):
                 runs[str(data["claimed_by"])] = run
-            one = found_activity(kind, row.id, row.born_at, data, Placement(row.parent_id or "", "", run), plan)
-            before = await self._read_past(one)
+            one = Activity(
+                kind=kind,
+                id=row.id,
+                began_at=row.born_at,
+                above=row.parent_id or run,
+                agent=str(data.get("agent", "")),
+                plan=plan,
+                name=str(data.get("name", "")),
+            )
+            before = await self._read_past(one) if kind is not ActivityKind.TASK else ""
             self._tracker.add_found(one)
             if self._spans is not None:
                 self._spans.begin(one, before)
@@ -170,7 +178,7 @@ class Telemetry:
     async def _read_past(self, one: Activity) -> str:
         """Set the usage of a session that its log has, and return the ``traceparent`` of its last span."""
         before = ""
-        for record in await self._core.journal.events(entity_id=one.id):
+        for record in await records_of(self._core.journal, one.id):
             if record.outcome == "fact" and record.event == USAGE:
                 one.used = msgspec.convert(record.metadata["used"], Amounts)
             elif record.outcome == "fact" and record.event == TRACED:
