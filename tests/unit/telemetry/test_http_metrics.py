@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
+import anyio
 import pytest
 import yaml
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 
 from supervisor.control.http.app import create_app
+from supervisor.telemetry import metrics_registry
+from supervisor.telemetry.collector import expose
 from supervisor.telemetry.metric_table import METRICS
 from supervisor.telemetry.reference import page
 from tests.unit.control.http.http_kit import client_of, error
@@ -80,6 +82,10 @@ def test_every_panel_and_rule_has_an_expression() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
-def test_promtool_accepts_the_rules() -> None:
-    """``promtool check rules`` accepts the alert rules."""
-    subprocess.run(["promtool", "check", "rules", EXAMPLES / "alerts.yaml"], check=True, timeout=60)
+async def test_promtool_accepts_the_rules_and_a_scrape() -> None:
+    """``promtool check`` accepts the alert rules, and the page of a scrape."""
+    async with observed(telemetry={"metrics": True}) as sup:
+        await (await sup.start_session("lead", agent="helpful")).run("work")
+        text, _ = expose(metrics_registry(sup), "text/plain")
+    await anyio.run_process(["promtool", "check", "rules", str(EXAMPLES / "alerts.yaml")])
+    await anyio.run_process(["promtool", "check", "metrics"], input=text)
