@@ -72,10 +72,11 @@ class LazyLogger:
     def warning(self, event: str, **fields: Any) -> None:
         self._write("warning", logging.WARNING, event, fields)
 
-    def displayed(self, event: str, **fields: Any) -> None:
-        """Write a warning about something that the table of a run displays too. A terminal with that table gets only
-        the table (:func:`is_displayed`)."""
-        self._write("warning", logging.WARNING, event, {**fields, _DISPLAYED: True})
+    def displayed(self, event: str, *, is_error: bool = False, **fields: Any) -> None:
+        """Write a warning, or an error, about something that the table of a run displays too. A terminal with that
+        table gets only the table (:func:`is_displayed`)."""
+        method, level = ("error", logging.ERROR) if is_error else ("warning", logging.WARNING)
+        self._write(method, level, event, {**fields, _DISPLAYED: True})
 
     def error(self, event: str, **fields: Any) -> None:
         self._write("error", logging.ERROR, event, fields)

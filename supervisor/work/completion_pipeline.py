@@ -368,7 +368,7 @@ class CompletionPipeline:
                 return
             error = with_end(error, why)
         error = _with_branch(error, left)
-        _log.error("a task has failed", task=execution.name, reason=error)
+        _log.displayed("a task has failed", is_error=True, task=execution.name, reason=error)
         if is_critical := plan_run.is_critical(execution):
             self._give_up(execution, error)
             await plan_run.workstream.record_failed(execution, error, plan_run.results)
