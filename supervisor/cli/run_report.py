@@ -33,7 +33,7 @@ from supervisor.ports import EntityRow, Reader
 from supervisor.work.completion_pipeline import MERGED
 from supervisor.work.reporting import recorded_result, results_of_rows
 from supervisor.work.results import PlanResult
-from supervisor.work.task_usage import TaskUsage, with_usage
+from supervisor.work.task_usage import TaskUsage
 
 _FOR_A_PERSON: Final = (Task.PLANNED.value, Task.PENDING_APPROVAL.value, Task.BLOCKED.value)
 _MERGE_EVENTS: Final = (Closed.spelled, ApprovalGranted.spelled, MERGED)
@@ -108,13 +108,10 @@ def _result(reader: Reader, run: EntityRow, rows: Sequence[EntityRow], usage: Ta
     """Return the result of a run: the recorded one, or else what the rows say."""
     recorded = recorded_result(reader.events(run.id, archived=True), rows, run.id)
     known = recorded.tasks if recorded is not None else {}
-    sums, launches = usage.sums(), usage.launches()
     why = str(data_of(run).get("last_error") or "its run has ended") if run.ended else None
     found = results_of_rows(rows, run.id, why)
-    tasks = {
-        one.id: known.get(one.id) or with_usage(one, id_of_task(run.id, one.id), sums, launches)
-        for one in (*known.values(), *found)
-    }
+    unknown = [(id_of_task(run.id, one.id), one) for one in found if one.id not in known]
+    tasks = {**known, **{one.id: one for one in usage.complete(*unknown)}}
     return PlanResult(tasks, recorded.error if recorded is not None else "", run=run.id)
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.journal.archive import digest_of
 from supervisor.journal.reader import JournalReader
-from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.ports import (
     Damage,
     EntityRow,
@@ -104,12 +104,17 @@ class History:
             yield from _each_once(one.events_named(*names) for one in self._readers())
 
     def entities(
-        self, *, ids: Sequence[str] | None = None, live_only: bool = False, archived: bool = False
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        kind: Kind | None = None,
+        live_only: bool = False,
+        archived: bool = False,
     ) -> list[EntityRow]:
         if not archived:
-            return self._live.entities(ids=ids, live_only=live_only)
+            return self._live.entities(ids=ids, kind=kind, live_only=live_only)
         with self._live.read_transaction():
-            rows = (row for one in self._readers() for row in one.entities(ids=ids, live_only=live_only))
+            rows = (row for one in self._readers() for row in one.entities(ids=ids, kind=kind, live_only=live_only))
             return list({row.id: row for row in rows}.values())
 
     def entity(self, entity_id: str) -> EntityRow | None:

@@ -8,18 +8,19 @@ is missing. Records are kept encoded, so that a later change of a caller's dicti
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from supervisor.journal.schema import DERIVED_ID_KINDS, apply_batch, check_generation
-from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.ports import Append, EntityRow, FollowRecords, JournalError, Reader
 
+_T = TypeVar("_T")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(LifecycleEvent).decode
 
@@ -64,12 +65,12 @@ class MemoryStore:
         """Return the log of one entity, or of all."""
         return self.log if entity_id is None else self.logs.get(entity_id, _Log())
 
-    def rows(self, ids: Sequence[str] | None, live_only: bool) -> list[EntityRow]:
+    def rows(self, ids: Sequence[str] | None, live_only: bool, kind: Kind | None = None) -> list[EntityRow]:
         # A copy at once: a reader may be in another thread than the writer.
         there = (
             list(self.entities.values()) if ids is None else [self.entities[one] for one in ids if one in self.entities]
         )
-        return [row for row in there if not (live_only and row.ended)]
+        return [row for row in there if kind in (None, row.kind) and not (live_only and row.ended)]
 
     def write(self, batch: Sequence[Append]) -> None:
         """Write all of *batch*, or raise an error and write none of it."""
@@ -134,9 +135,14 @@ class _MemoryReader:
         return (event for event in self.events() if event.event in names)
 
     def entities(
-        self, *, ids: Sequence[str] | None = None, live_only: bool = False, archived: bool = False
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        kind: Kind | None = None,
+        live_only: bool = False,
+        archived: bool = False,
     ) -> list[EntityRow]:
-        return self._store.rows(ids, live_only)
+        return self._store.rows(ids, live_only, kind)
 
     def entity(self, entity_id: str) -> EntityRow | None:
         return self._store.entities.get(entity_id)
@@ -195,6 +201,10 @@ class MemoryJournal:
 
     def reader(self, follow: FollowRecords) -> AbstractContextManager[Reader]:
         return nullcontext(_MemoryReader(self._reading(), follow))
+
+    async def read(self, follow: FollowRecords, work: Callable[[Reader], _T]) -> _T:
+        with self.reader(follow) as reader:
+            return work(reader)
 
     async def close(self) -> None:
         self._closed = True

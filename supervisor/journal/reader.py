@@ -26,7 +26,7 @@ from supervisor.journal.schema import (
     read_named,
     translate_errors,
 )
-from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.ports import Damage, EntityRow, JournalError
 
 _PAGE: Final = 1_000
@@ -91,11 +91,13 @@ class JournalReader:
         with translate_errors(self._path):
             yield from read_named(self._db, names)
 
-    def entities(self, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
-        """Return every entity in the order of creation; with *ids* only these, with *live_only* only the entities that
-        have not ended."""
+    def entities(
+        self, *, ids: Sequence[str] | None = None, kind: Kind | None = None, live_only: bool = False
+    ) -> list[EntityRow]:
+        """Return every entity in the order of creation; with *ids* only these, with *kind* only those of that kind,
+        with *live_only* only those that have not ended."""
         with translate_errors(self._path):
-            return read_entities(self._db, ids=ids, live_only=live_only)
+            return read_entities(self._db, ids=ids, kind=kind, live_only=live_only)
 
     def entity(self, entity_id: str) -> EntityRow | None:
         """Return the entity with that id; ``None`` if the journal does not have it."""

@@ -160,15 +160,22 @@ def read_named(db: apsw.Connection, names: Sequence[str]) -> Iterator[LifecycleE
     return (_event(row) for row in db.execute(where, (_encode(names).decode(),)))
 
 
-def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
-    """Return entities in the order of creation: all, only those with *ids*, or only those that have not ended."""
-    where = ""
-    values: tuple[str, ...] = ()
+def read_entities(
+    db: apsw.Connection, *, ids: Sequence[str] | None = None, kind: Kind | None = None, live_only: bool = False
+) -> list[EntityRow]:
+    """Return entities in the order of creation: all, only those with *ids*, only those of a *kind*, or only those that
+    have not ended."""
+    conditions, values = list[str](), list[str]()
     if ids is not None:
-        where, values = "WHERE id IN (SELECT value FROM json_each(?))", (_encode(ids).decode(),)
+        conditions.append("id IN (SELECT value FROM json_each(?))")
+        values.append(_encode(ids).decode())
+    if kind is not None:
+        conditions.append("kind = ?")
+        values.append(kind.value)
     if live_only:
-        where += f" {'AND' if where else 'WHERE'} ended = 0"
-    return [_entity(row) for row in db.execute(f"{_ENTITIES} {where} ORDER BY born_seq", values)]
+        conditions.append("ended = 0")
+    where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+    return [_entity(row) for row in db.execute(f"{_ENTITIES} {where} ORDER BY born_seq", tuple(values))]
 
 
 def read_last_seq(db: apsw.Connection) -> RecordId:

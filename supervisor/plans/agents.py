@@ -165,6 +165,11 @@ class AgentConfig(Model):
         default=NO_QUIRKS,
         description="Behaviour of the agent that differs from its protocol; by default that of the known agent.",
     )
+    timeout_s: Duration | None = Field(
+        default=None,
+        description="Seconds that one attempt with the agent may take, unless the task has timeout_s or scope; by "
+        "default task_lifecycle.default_timeout.",
+    )
     max_sessions: Count | None = Field(
         default=None,
         description="Largest number of tasks at work with the agent at once, in all plans of the supervisor together.",

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 
 
 class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -75,10 +75,15 @@ class Reader(Protocol):
         ...
 
     def entities(
-        self, *, ids: Sequence[str] | None = None, live_only: bool = False, archived: bool = False
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        kind: Kind | None = None,
+        live_only: bool = False,
+        archived: bool = False,
     ) -> list[EntityRow]:
-        """Return every entity in the order of creation; with *ids* only these, with *live_only* only the entities that
-        have not ended. With *archived*, entities of archives come first."""
+        """Return every entity in the order of creation; with *ids* only these, with *kind* only those of that kind,
+        with *live_only* only those that have not ended. With *archived*, entities of archives come first."""
         ...
 
     def entity(self, entity_id: str) -> EntityRow | None:

@@ -11,6 +11,7 @@ from supervisor.lifecycles.types import RecordId, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts, BudgetScope
 from supervisor.policies.call_processes import LiveProcess, ProcessSeen
+from supervisor.policies.context_window import ContextUse
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.usage import ConversationTotals
@@ -164,6 +165,11 @@ class Monitor(Protocol):
     def model(self) -> ModelMonitor: ...
 
     @property
+    def idle_s(self) -> float:
+        """Seconds without a prompt after which an agent is ended that loses nothing by it; 0: never."""
+        ...
+
+    @property
     def used(self) -> Amounts:
         """Amounts that the session's agents have used."""
         ...
@@ -200,6 +206,15 @@ class Monitor(Protocol):
     def record_usage(self, amounts: Amounts, report: dict[str, Any], total_of: str | None = None) -> None:
         """Count *amounts* that the agent has used, or, with *total_of*, the part of the conversation's total *amounts*
         that was not counted before; *report* is what the agent wrote."""
+        ...
+
+    def record_context(self, context: ContextUse) -> None:
+        """Record how full the agent's context is."""
+        ...
+
+    def take_context_near(self) -> bool:
+        """Return whether the context nears the limit of its window, as far as the agent has reported it since the last
+        call that has returned ``True``."""
         ...
 
     def admit_call(self) -> bool:

@@ -16,6 +16,8 @@ A line of agent output passes these stations, in one direction:
 * Between an agent's report and the end of the turn late messages are waited for (``agent_io.ReportedEnd``): they
   belong to the turn. A program that serves one prompt, has reported its result and does not exit is ended; its
   result counts.
+* An agent that has been idle for long is ended, if the next agent can load its conversation (spec 000: an idle agent is
+  reclaimed). The name of the conversation is on record first, for the next supervisor.
 * A terminated call, or an interrupted turn with an open call, gets a result only after the processes of these calls
   were killed or named (``sessions.tool_calls``).
 """
@@ -277,7 +279,9 @@ class ProcessConnection(AgentConnection):
         self._stayed = ""
         """Reason why the program was ended although its turn had not failed, for the record of its exit."""
         self._kill_timer: Timer | None = None
-        """Timer of the kill of a program that was told to end because it stayed after its result."""
+        """Timer of the next step against a program that was told to end, and has not ended yet."""
+        self._idle_timer: Timer | None = None
+        """Timer after which an idle agent is ended."""
         self._strays = 0
         """Number of lines that were no messages of the agent's protocol."""
 
@@ -296,8 +300,15 @@ class ProcessConnection(AgentConnection):
             self._stopped.clear()
             if self._since is None and self._agent_io.process is not None:
                 self._since = self._agent_io.process.clock()
-            self._agent_io.put(self._codec.prompt(prompt))
+            self._agent_io.put(self._prompted(prompt))
             self._prompt_given.set()
+
+    def _prompted(self, prompt: str) -> Iterable[Out]:
+        """Prompt the agent; have it compact its context before, if the context is nearly full and the agent can."""
+        outs: Iterable[Out] | None = None
+        if self.session.monitor is not None and self.session.monitor.take_context_near():
+            outs = self._codec.compact_and_prompt(prompt)
+        return self._codec.prompt(prompt) if outs is None else outs
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
         working = self.turn_id is not None and incarnation == self._incarnation and self._intent is None
@@ -420,8 +431,9 @@ class ProcessConnection(AgentConnection):
                     exited = self._record_exit(await process.wait_ended())
                 self._agent_io.process = None
             self._reported_end.cancel()
-            if self._kill_timer is not None:
-                self.registry.system.timers.cancel(self._kill_timer)
+            for timer in (self._kill_timer, self._idle_timer):
+                if timer is not None:
+                    self.registry.system.timers.cancel(timer)
             self._compacting.finish()
             self._terminations.finish()
             self._report_end(exited)
@@ -649,6 +661,8 @@ class ProcessConnection(AgentConnection):
                 cached_tokens=usage.cached_tokens,
                 requests=usage.requests,
             )
+            if usage.context is not None:
+                self.session.monitor.record_context(usage.context)
             total_of = (self._conversation or self.agent_id) if usage.total_of == THIS_CONVERSATION else usage.total_of
             self.session.monitor.record_usage(amounts, usage.used, total_of)
 
@@ -729,13 +743,47 @@ class ProcessConnection(AgentConnection):
         self._agent_io.put(self._codec.settled())
         if self._codec.one_shot and process is not None:
             self._stayed = "it had reported its result, and did not exit within limits.settle_s"
-            process.terminate()
-            kill_s = 0.0 if self.session.profile.quirks.needs_kill else self.session.policy.ladder.terminate_s
-            self._kill_timer = self.registry.system.timers.set(None, None, kill_s, lambda _: self._kill_stayed(process))
+            self._terminate(process)
 
-    def _kill_stayed(self, process: Process) -> None:
-        self._kill_timer = None  # a timer that has fired must not be cancelled
-        process.kill()
+    def _terminate(self, process: Process) -> None:
+        """End the program by SIGTERM, and by SIGKILL if it does not end in time."""
+        process.terminate()
+        kill_s = 0.0 if self.session.profile.quirks.needs_kill else self.session.policy.ladder.terminate_s
+        self._end_later(process.kill, kill_s)
+
+    def _end_later(self, end: Callable[[], None], delay_s: float) -> None:
+        def fire(timer: Timer) -> None:
+            self._kill_timer = None  # a timer that has fired must not be cancelled
+            end()
+
+        self._kill_timer = self.registry.system.timers.set(None, None, delay_s, fire)
+
+    # ------------------------------------------------------------------ an idle agent
+    def report_started(self, incarnation: int) -> None:
+        if self._idle_timer is not None:
+            self.registry.system.timers.cancel(self._idle_timer)
+            self._idle_timer = None
+        super().report_started(incarnation)
+
+    def _release(self) -> None:
+        super()._release()
+        idle_s = self.session.monitor.idle_s if self.session.monitor is not None else 0.0
+        if idle_s and self._conversation is not None and self.reusable and self._idle_timer is None:
+            self._idle_timer = self.registry.system.timers.set(None, None, idle_s, lambda _: self._reclaim(idle_s))
+
+    def _reclaim(self, idle_s: float) -> None:
+        """End an agent that has been idle for *idle_s* seconds. The session's next agent loads the conversation, also
+        under the next supervisor."""
+        self._idle_timer = None
+        process = self._agent_io.process
+        if process is None or not self.reusable:
+            return
+        self._stayed = f"it was idle for {idle_s:g} s (liveness.idle_s)"
+        self.session.resume_id = self._conversation
+        fact = {"agent": self.agent_id, "resume_id": self._conversation, "idle_s": idle_s}
+        self.registry.record_fact(self.session.session_id, "AgentReclaimed", self.session.cause, fact)
+        self.close_when_idle()
+        self._end_later(partial(self._terminate, process), self.session.policy.ladder.request_s)
 
     async def _on_turn_ended(self, ended: TurnEnded) -> None:
         self._reported_end.cancel()

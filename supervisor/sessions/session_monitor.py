@@ -25,6 +25,7 @@ from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, RecordId, Severity, Verdict
 from supervisor.policies import liveness
 from supervisor.policies.budgets import Amounts, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
+from supervisor.policies.context_window import ContextUse
 from supervisor.policies.liveness import ONE_SHOT, SilentAgent, Stall, StallAction, StallProfileName
 from supervisor.policies.loop_detection import FinishedCall, LoopDetector
 from supervisor.policies.model_errors import ModelLimits, ModelRecord
@@ -48,6 +49,9 @@ from supervisor.sessions.live_session import LiveSession
 
 BUDGETED: Final = "Budgeted"
 """Name of the fact about the budget scopes in which a session counts, with the limits of these scopes."""
+
+CONTEXT_NEAR: Final = "ContextNear"
+"""Name of the fact that an agent's context nears the limit of its model's window."""
 
 EACH_MAX: Final = 32
 """Number of usage reports of one turn that are recorded one by one; later reports are recorded only if they add more
@@ -222,6 +226,8 @@ class SessionMonitor:
         self._calls = 0
         """Number of tool calls that ``_used`` does not include yet, for a session whose calls no budget bounds."""
         self._records = 0
+        self._context_near = False
+        """True if the agent has reported that its context nears the limit of the window."""
         self._lease: BudgetLease | None = None
         self._turn_id = ""
         self._opened: list[str] = []
@@ -242,6 +248,10 @@ class SessionMonitor:
         self.model = ModelErrorMonitor(
             registry, rules.model, self._record_fact, partial(monitors.model_failed, session.session_id)
         )
+
+    @property
+    def idle_s(self) -> float:
+        return self.rules.liveness.idle_s
 
     @property
     def used(self) -> Amounts:
@@ -351,6 +361,17 @@ class SessionMonitor:
         the conversation with that id; *report* is what the agent wrote."""
         self._use(amounts if total_of is None else self.totals.increase(total_of, amounts))
         self._record_use(report)
+
+    def record_context(self, context: ContextUse) -> None:
+        """Record that the agent's context nears the limit of the window, when that is reported for the first time."""
+        if context.is_near and not self._context_near:
+            fact = {"turn": self._turn_id, "tokens": context.tokens, "window": context.window}
+            self._record_fact(CONTEXT_NEAR, fact, context.words)
+        self._context_near = context.is_near
+
+    def take_context_near(self) -> bool:
+        near, self._context_near = self._context_near, False
+        return near
 
     def admit_call(self) -> bool:
         """Count another tool call; return ``False`` if the budget does not allow the call."""

@@ -45,6 +45,7 @@ from supervisor.work.attempt import Attempts
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_cancellation import PlanCancellation
+from supervisor.work.plan_histories import recall_history
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.previous_run import find_previous_run
@@ -393,6 +394,7 @@ class PlanRunner:
             plan_run.plan = one
             new += scheduler.open_tasks(one)
         await workstream.record_opened()
+        await recall_history(plan_run, continues=continues)
         born = sum(1 for execution in new if not execution.is_imported)
         if not continues:
             if merged or refused:
@@ -563,4 +565,5 @@ class PlanRunner:
 
     async def _consider(self, new: list[TaskExecution]) -> None:
         await self._sup.journal_writer.flush()
+        await recall_history(self.plan_run)
         self.scheduler.consider_all(new)

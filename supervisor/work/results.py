@@ -26,6 +26,11 @@ class TaskResult(NamedTuple):
     the agents have reported; all three include the work of earlier supervisors on the same run. ``findings`` are the
     findings against the work of a failed task: the output of the failed test, a review, a merge conflict; at most 4,000
     characters.
+
+    ``agent`` is the agent that worked on the task last, ``size`` the size that the plan gives the task (``large``, or
+    ``large high`` with another complexity than medium; ``""``: none), and ``attempt_s`` are the seconds from the start
+    of the last completed attempt to the end of the agent's work, without tests and merge; 0 if none was completed. From
+    these the next runs of the plan learn their time limits.
     """
 
     id: str
@@ -39,6 +44,9 @@ class TaskResult(NamedTuple):
     tokens: int = 0
     cost_usd: float = 0.0
     findings: str = ""
+    agent: str = ""
+    size: str = ""
+    attempt_s: float = 0.0
 
 
 def remark_of_rest(branch: str, directory: str = "") -> str:

@@ -16,7 +16,8 @@ from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.work.plan_run import PlanRun
-from supervisor.work.task_usage import TaskUsage, with_usage
+from supervisor.work.task_usage import TaskUsage
+from supervisor.work.timeouts import kind_of
 
 _ABOVE: Final = ("workstream", "workstream_id", "task")
 """Keys in the first record of a task, worker, job or run that name the entity above it."""
@@ -25,22 +26,23 @@ _log = get_logger()
 
 async def record_usage(plan_run: PlanRun) -> None:
     """Before the workstream ends, record the total amounts that it has used, and add to the result of each task the
-    amounts and the number of launches, under all supervisors."""
+    amounts, the launches, the agent and the time of the last attempt, under all supervisors."""
     used = TaskUsage()
     try:
-        async for record in _since(plan_run):
+        async for record in records_of_run(plan_run):
             used.take(record)
     except JournalError as error:
         _log.warning(
             "what a workstream has used could not be summed up", workstream=plan_run.workstream.id, why=str(error)
         )
         return
-    sums, launches = used.sums(), used.launches()
-    for execution in plan_run.executions.values():
-        if execution.result is not None:
-            execution.result = with_usage(execution.result, execution.id, sums, launches)
-    if plan_run.workstream.id in sums:
-        plan_run.workstream.record_usage(sums[plan_run.workstream.id])
+    settled = [(one, one.result) for one in plan_run.executions.values() if one.result is not None]
+    completed = used.complete(*((execution.id, result) for execution, result in settled))
+    for (execution, _), result in zip(settled, completed, strict=True):
+        kind = kind_of(execution.task)
+        execution.result = result._replace(size=kind.words if kind is not None else "")
+    if (whole := used.sums().get(plan_run.workstream.id)) is not None:
+        plan_run.workstream.record_usage(whole)
 
 
 async def export_workstream(plan_run: PlanRun) -> None:
@@ -60,12 +62,12 @@ async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
     """Return the records of the workstream in their order. The list is complete: no record of a workstream is removed
     from the journal while the workstream is under way."""
     about: set[str] = {plan_run.workstream.id}
-    async for record in _since(plan_run):
+    async for record in records_of_run(plan_run):
         _follow(record, about)
-    return [record async for record in _since(plan_run) if _is_about(record.entity_id, about)]
+    return [record async for record in records_of_run(plan_run) if _is_about(record.entity_id, about)]
 
 
-async def _since(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
+async def records_of_run(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
     """Yield all records since the first record of the workstream."""
     after = id_before(plan_run.workstream.born_seq)
     while page := await plan_run.sup.journal.events(after_seq=after):

@@ -1,0 +1,75 @@
+"""Tests of the history of tasks: what counts for which task, its bounds, and history that does not fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from supervisor.journal.memory import MemoryJournal
+from supervisor.ports import JournalDamaged, Reader
+from supervisor.work.plan_histories import read_history
+from supervisor.work.task_history import RUNS_MAX, SAMPLES_MAX, Durations, PastTask, TaskHistory
+
+
+def past(task: str, took_s: float, **given: Any) -> PastTask:
+    usual = {"outcome": "completed", "agent": "a", "size": "large", "launches": 1, "tokens": 10, "cost_usd": 0.5}
+    return msgspec.convert({"id": task, "attempt_s": took_s, **usual, **given}, PastTask)
+
+
+def test_a_task_learns_from_itself_first() -> None:
+    """The times of the task itself count from five on, before that the times of all tasks with its agent and size;
+    those of another agent, or of another size, never do."""
+    history = TaskHistory([past("t", 1.0), past("u", 2.0), past("t", 3.0, agent="b"), past("t", 4.0, size="small")])
+    assert history.durations("t", "a", "large") == Durations((1.0, 2.0), "of large tasks of this plan with a")
+    for took_s in (5.0, 6.0, 7.0, 8.0):
+        history.note("t", "a", "large", took_s)
+    assert history.durations("t", "a", "large") == Durations((1.0, 5.0, 6.0, 7.0, 8.0), "of this task")
+    assert history.durations("new", "a", "large").seconds == (1.0, 2.0, 5.0, 6.0, 7.0, 8.0)
+    assert history.durations("t", "c", "large") == Durations()
+
+
+def test_only_completed_tasks_with_a_size_count() -> None:
+    """A task that failed, and a task without a size, are in the history, and change no limit."""
+    history = TaskHistory(
+        [past("t", 1.0, outcome="failed"), past("t", 0.0, outcome="aborted"), past("t", 2.0, size="")]
+    )
+    assert [one.outcome for one in history.of_task("t")] == ["failed", "aborted", "completed"]
+    assert history.durations("t", "a", "large") == history.durations("t", "a", "") == Durations()
+
+
+def test_the_memory_is_bounded() -> None:
+    """Only the latest times of a task, and the newest runs of it, are kept."""
+    history = TaskHistory(past("t", float(number)) for number in range(1, SAMPLES_MAX + 4))
+    assert history.durations("t", "a", "large").seconds == tuple(float(one) for one in range(4, SAMPLES_MAX + 4))
+    assert len(history.of_task("t")) == RUNS_MAX
+
+
+# ---------------------------------------------------------------------------------------------------- what is wrong
+class Archived:
+    """Reader of a journal whose archives are damaged."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def entities(self, *, archived: bool = False, **given: Any) -> Any:
+        if archived:
+            raise JournalDamaged("/s/archive/journal-000001.db is not there: put the file back")
+        return self._reader.entities(**given)
+
+
+async def _nothing(*_: Any) -> Any:
+    for one in ():
+        yield one
+
+
+def test_an_archive_that_is_missing_is_named() -> None:
+    """Where an archive is missing, the journal alone teaches, and a warning names the file."""
+    with MemoryJournal().reader(_nothing) as reader:
+        history = read_history(Archived(reader), "plan", where=".sdd")
+    assert history.warnings == [
+        "runs in archives teach nothing: /s/archive/journal-000001.db is not there: put the file back"
+    ]
