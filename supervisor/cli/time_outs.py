@@ -11,8 +11,8 @@ from supervisor.cli.rendering import columns, cost, duration
 from supervisor.lifecycles.task import TaskEnd
 from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import every_task
-from supervisor.work.task_history import PastTask, TaskHistory
-from supervisor.work.timeouts import AttemptLimit
+from supervisor.work.attempt_limits import AttemptLimit
+from supervisor.work.task_history import RecordedTask, TaskHistory
 from supervisor.work.worst_case import limit_of
 
 _HEADS = ("TASK", "AGENT", "TIME-OUT", "AT MOST", "BECAUSE OF", "EARLIER RUNS")
@@ -24,7 +24,7 @@ class TimeOut(NamedTuple):
     tasks: list[str]
     agent: str
     limit: AttemptLimit
-    past: Sequence[PastTask]
+    past: Sequence[RecordedTask]
 
 
 def time_outs(plan: Plan, history: TaskHistory) -> list[TimeOut]:
@@ -55,7 +55,7 @@ def _cap(limit: AttemptLimit) -> str:
     return duration(limit.longest_s) if limit.longest_s > limit.seconds else "-"
 
 
-def _past_text(past: Sequence[PastTask]) -> str:
+def _past_text(past: Sequence[RecordedTask]) -> str:
     """Return ``9 completed, 1 failed; median 20 min, 0.31 USD``."""
     if not past:
         return "-"
@@ -68,7 +68,7 @@ def _past_text(past: Sequence[PastTask]) -> str:
     return f"{ends}; median {duration(median(one.attempt_s for one in completed))}{f', {spent}' if spent else ''}"
 
 
-def _median_cost(past: Sequence[PastTask]) -> float:
+def _median_cost(past: Sequence[RecordedTask]) -> float:
     return round(median(one.cost_usd for one in past), 6)
 
 

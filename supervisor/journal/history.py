@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.journal.archive import digest_of
 from supervisor.journal.reader import JournalReader
-from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import (
     Damage,
     EntityRow,
@@ -107,7 +107,7 @@ class History:
         self,
         *,
         ids: Sequence[str] | None = None,
-        kind: Kind | None = None,
+        kind: str | None = None,
         live_only: bool = False,
         archived: bool = False,
     ) -> list[EntityRow]:

@@ -17,7 +17,7 @@ import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from supervisor.journal.schema import DERIVED_ID_KINDS, apply_batch, check_generation
-from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import Append, EntityRow, FollowRecords, JournalError, Reader
 
 _T = TypeVar("_T")
@@ -65,7 +65,7 @@ class MemoryStore:
         """Return the log of one entity, or of all."""
         return self.log if entity_id is None else self.logs.get(entity_id, _Log())
 
-    def rows(self, ids: Sequence[str] | None, live_only: bool, kind: Kind | None = None) -> list[EntityRow]:
+    def rows(self, ids: Sequence[str] | None, live_only: bool, kind: str | None = None) -> list[EntityRow]:
         # A copy at once: a reader may be in another thread than the writer.
         there = (
             list(self.entities.values()) if ids is None else [self.entities[one] for one in ids if one in self.entities]
@@ -138,7 +138,7 @@ class _MemoryReader:
         self,
         *,
         ids: Sequence[str] | None = None,
-        kind: Kind | None = None,
+        kind: str | None = None,
         live_only: bool = False,
         archived: bool = False,
     ) -> list[EntityRow]:

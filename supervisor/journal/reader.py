@@ -26,7 +26,7 @@ from supervisor.journal.schema import (
     read_named,
     translate_errors,
 )
-from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import Damage, EntityRow, JournalError
 
 _PAGE: Final = 1_000
@@ -92,7 +92,7 @@ class JournalReader:
             yield from read_named(self._db, names)
 
     def entities(
-        self, *, ids: Sequence[str] | None = None, kind: Kind | None = None, live_only: bool = False
+        self, *, ids: Sequence[str] | None = None, kind: str | None = None, live_only: bool = False
     ) -> list[EntityRow]:
         """Return every entity in the order of creation; with *ids* only these, with *kind* only those of that kind,
         with *live_only* only those that have not ended."""

@@ -161,7 +161,7 @@ def read_named(db: apsw.Connection, names: Sequence[str]) -> Iterator[LifecycleE
 
 
 def read_entities(
-    db: apsw.Connection, *, ids: Sequence[str] | None = None, kind: Kind | None = None, live_only: bool = False
+    db: apsw.Connection, *, ids: Sequence[str] | None = None, kind: str | None = None, live_only: bool = False
 ) -> list[EntityRow]:
     """Return entities in the order of creation: all, only those with *ids*, only those of a *kind*, or only those that
     have not ended."""
@@ -171,7 +171,7 @@ def read_entities(
         values.append(_encode(ids).decode())
     if kind is not None:
         conditions.append("kind = ?")
-        values.append(kind.value)
+        values.append(kind)
     if live_only:
         conditions.append("ended = 0")
     where = f"WHERE {' AND '.join(conditions)}" if conditions else ""

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 
 
 class EntityRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -78,7 +78,7 @@ class Reader(Protocol):
         self,
         *,
         ids: Sequence[str] | None = None,
-        kind: Kind | None = None,
+        kind: str | None = None,
         live_only: bool = False,
         archived: bool = False,
     ) -> list[EntityRow]:

@@ -18,10 +18,11 @@ from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.policies.redaction import encodable
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
+from supervisor.work.attempt_limits import kind_of
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import STOPPING, PlanRun, SubtasksAwaited
 from supervisor.work.task_execution import CancelReason, TaskExecution
-from supervisor.work.timeouts import TIMEOUTS, kind_of
+from supervisor.work.timeouts import TIMEOUTS
 
 _log = get_logger()
 

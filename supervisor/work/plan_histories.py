@@ -30,11 +30,11 @@ from supervisor.lifecycles.types import Kind
 from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.ports import JournalError, Reader
 from supervisor.ports.logs import get_logger
+from supervisor.work.attempt_limits import kind_of
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.reporting import RESULT
-from supervisor.work.task_history import RUNS_MAX, PastTask, TaskHistory
+from supervisor.work.task_history import RUNS_MAX, RecordedTask, TaskHistory
 from supervisor.work.task_usage import TaskUsage
-from supervisor.work.timeouts import kind_of
 from supervisor.work.workstream_export import records_of_run
 
 PLANS_MAX: Final = 256
@@ -68,13 +68,13 @@ def read_runs(reader: Reader) -> tuple[dict[str, list[str]], list[str]]:
 
 def history_of(reader: Reader, runs: Iterable[str], warnings: Sequence[str], *, where: str) -> TaskHistory:
     """Return the history that the results of these *runs*, oldest first, make. *warnings* are those about the runs."""
-    past, found, unfit = list[PastTask](), list(warnings), dict[str, str]()
+    past, found, unfit = list[RecordedTask](), list(warnings), dict[str, str]()
     archived = not warnings
     for run in runs:
         try:
             results = [one for one in reader.events(run, archived=archived) if one.event == RESULT]
             # A run without a result was given up, or goes on.
-            tasks = msgspec.convert(results[-1].metadata, _RecordedResult).tasks if results else ()
+            tasks = msgspec.convert(results[-1].metadata, _Result).tasks if results else ()
         except JournalError as error:
             found.append(f"run {run} teaches nothing: {error}")
         except msgspec.ValidationError as error:
@@ -88,10 +88,10 @@ def history_of(reader: Reader, runs: Iterable[str], warnings: Sequence[str], *, 
     return TaskHistory(past, found)
 
 
-class _RecordedResult(msgspec.Struct, frozen=True):
+class _Result(msgspec.Struct, frozen=True):
     """Fact about the results of a run, as far as the history needs it."""
 
-    tasks: list[PastTask]
+    tasks: list[RecordedTask]
 
 
 async def recall_history(plan_run: PlanRun, *, continues: bool = False) -> None:

@@ -65,6 +65,7 @@ from supervisor.runtime.journal_writer import HOST, Cause
 from supervisor.sessions.live_session import AssignedTask
 from supervisor.sessions.setup import Setup
 from supervisor.work import checkpoints
+from supervisor.work.attempt_limits import choose_limit, kind_of
 from supervisor.work.held_steps import note_obstacle
 from supervisor.work.leases import Claim
 from supervisor.work.previous_run import PreviousRun
@@ -73,7 +74,6 @@ from supervisor.work.results import TaskResult, describe_circuit
 from supervisor.work.shared_scheduler import SharedScheduler, agent_of_run
 from supervisor.work.task_execution import TaskExecution
 from supervisor.work.task_history import TaskHistory
-from supervisor.work.timeouts import choose_limit, kind_of
 from supervisor.work.workers import Heartbeat, WorkerPool
 from supervisor.work.workstream import WorkstreamEntity
 
@@ -177,8 +177,7 @@ class PlanRun:
         """The seconds that the last attempt took whose work was done, by the task's name."""
         self._by_session: dict[str, TaskExecution] = {}
         self.history = TaskHistory()
-        """What completed attempts at the tasks of the plan took, in earlier runs and in this run; read when the run
-        begins, if a task has a size."""
+        """History of the plan, from earlier runs and this run; read when the run begins, if a task has a size."""
         self._random: random.Random = sup.registry.system.rng("plan")
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None

@@ -24,7 +24,7 @@ SAMPLES_MIN: Final = 5
 """Number of completed attempts from which on their durations determine a time limit."""
 
 
-class PastTask(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task in an earlier run, as the result of the run has it (``results.TaskResult``)."""
 
     id: str
@@ -50,17 +50,17 @@ NO_DURATIONS: Final = Durations()
 class TaskHistory:
     """History of the tasks of one plan: the tasks of earlier runs, and what completed attempts took."""
 
-    def __init__(self, past: Iterable[PastTask] = (), warnings: Sequence[str] = ()) -> None:
+    def __init__(self, past: Iterable[RecordedTask] = (), warnings: Sequence[str] = ()) -> None:
         self.warnings = warnings
         """Sentences about what could not be read, each with its file."""
-        self._past: dict[str, deque[PastTask]] = {}
+        self._past: dict[str, deque[RecordedTask]] = {}
         self._taken: dict[tuple[str, str, str], deque[float]] = {}
         for one in past:
             self._past.setdefault(one.id, deque(maxlen=RUNS_MAX)).append(one)
             if one.outcome == TaskEnd.COMPLETED and one.attempt_s:
                 self.note(one.id, one.agent, one.size, one.attempt_s)
 
-    def of_task(self, task: str) -> Sequence[PastTask]:
+    def of_task(self, task: str) -> Sequence[RecordedTask]:
         """Return the task with that name in earlier runs, oldest first."""
         return self._past.get(task, ())
 

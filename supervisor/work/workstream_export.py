@@ -15,9 +15,9 @@ from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
+from supervisor.work.attempt_limits import kind_of
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_usage import TaskUsage
-from supervisor.work.timeouts import kind_of
 
 _ABOVE: Final = ("workstream", "workstream_id", "task")
 """Keys in the first record of a task, worker, job or run that name the entity above it."""

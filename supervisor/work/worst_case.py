@@ -19,9 +19,9 @@ from supervisor.lifecycles.task_run import retry_delay_s
 from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.retry_budget import RetryBudget
+from supervisor.work.attempt_limits import AttemptLimit, choose_limit, kind_of
 from supervisor.work.budgeting import patience_of
 from supervisor.work.task_history import NO_HISTORY, TaskHistory
-from supervisor.work.timeouts import AttemptLimit, choose_limit, kind_of
 
 HANDSHAKES = frozenset({"acp", "claude", "codex"})
 """Adapters whose agents are ready only after a handshake; all others are ready when their program runs."""

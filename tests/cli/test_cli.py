@@ -19,6 +19,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import apsw
@@ -685,9 +686,9 @@ def test_following_logs_reads_all_entities_once(running: Running, monkeypatch: p
     reads: list[bool] = []
     entities = JournalReader.entities
 
-    def counted(reader: JournalReader, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
+    def counted(reader: JournalReader, *, ids: Sequence[str] | None = None, **more: Any) -> list[EntityRow]:
         reads.append(ids is None)
-        return entities(reader, ids=ids, live_only=live_only)
+        return entities(reader, ids=ids, **more)
 
     steps = iter([reads.clear, *[lambda: None] * 5, lambda: _abort_tool(running), lambda: _close(running)])
     monkeypatch.setattr("supervisor.cli.logs.pause", lambda: next(steps)())
@@ -1009,6 +1010,8 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     assert cli("plan", "check", good).out.startswith(f"{good}: 1 task, 1 agent: no problems\n")
     told = json.loads(cli("plan", "check", good, "--json").out)
     assert (told.pop("retries_max"), [one["tasks"] for one in told.pop("worst_cases")]) == (10, [["t"]])
+    (limit,) = told.pop("time_outs")
+    assert (limit["tasks"], limit["timeout_s"], limit["earlier"]) == (["t"], 1800.0, None)
     assert told == {
         "ok": True,
         "workstream": "plan",

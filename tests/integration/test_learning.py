@@ -3,10 +3,15 @@ its archives, over restarts."""
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from supervisor.embedding.journals import compact_files, open_reader
@@ -15,10 +20,11 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind
 from supervisor.plans import AgentConfig, Plan
 from supervisor.ports import Retention
+from supervisor.work.attempt_limits import kind_of
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_histories import read_history
-from supervisor.work.timeouts import TaskSize, kind_of
-from tests.support import quick_settings
+from supervisor.work.timeouts import TaskSize
+from tests.support import quick_settings, reap_all, run_command, running_program
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -114,6 +120,49 @@ async def test_an_archive_that_is_missing_teaches_nothing(tmp_path: Path) -> Non
     (tmp_path / "kept").rename(archive)
     await run_once(plan, tmp_path)
     assert limits(tmp_path)[-2:] == [USUAL_S, LEARNED_S]
+
+
+INTERRUPTED = """
+workstream: nightly
+recovery: {sessions: stop}
+agents: {sh: {adapter: command, command: [sh, -c, "{prompt}"]}}
+max_sessions: 1
+tasks:
+  - {id: a, agent: sh, scope: small, prompt: "true"}
+  - {id: b, agent: sh, scope: small, prompt: "true"}
+  - {id: c, agent: sh, scope: small, prompt: "true"}
+  - {id: d, agent: sh, scope: small, prompt: "true"}
+  - {id: e, agent: sh, scope: small, prompt: "true", depends_on: [a, b, c, d]}
+  - {id: held, agent: sh, scope: large, prompt: "test -e gate || exec sleep 1000", depends_on: [e]}
+  - {id: last, agent: sh, scope: small, prompt: "true", depends_on: [held]}
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the whole promise is Linux's")
+def test_a_killed_supervisor_forgets_nothing(tmp_path: Path) -> None:
+    """The attempts that a run completed before its supervisor was killed count after it, and in the run's result; `plan
+    check` says what the next run would use, and why."""
+    (tmp_path / "plan.yaml").write_text(INTERRUPTED)
+    run = [sys.executable, "-m", "supervisor", "run", "plan.yaml", "--state-dir", ".sdd", "--json"]
+    with running_program(run, cwd=tmp_path, stdout=subprocess.PIPE) as first:
+        assert first.stdout is not None
+        assert any(b'"entity_id":"r1#held"' in line and b'"event":"started"' in line for line in first.stdout)
+        first.send_signal(signal.SIGKILL)
+    (tmp_path / "gate").touch()
+    second = subprocess.run(run, cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    anyio.run(reap_all)
+    assert second.returncode == 0, second.stderr
+    assert limits(tmp_path) == [USUAL_S] * 5 + [3600.0] * 2 + [LEARNED_S]
+    tasks = {one["id"]: one for one in json.loads(second.stdout.splitlines()[-1])["tasks"]}
+    assert all(one["attempt_s"] > 0 and one["agent"] == "sh" for one in tasks.values())
+    assert tasks["held"]["size"] == "large"
+    checked = json.loads(run_command("plan", "check", "plan.yaml", "--json", cwd=tmp_path).out)
+    told = {name: one for one in checked["time_outs"] for name in one["tasks"]}
+    assert (told["a"]["timeout_s"], told["held"]["timeout_s"]) == (LEARNED_S, 3600.0)
+    assert told["a"]["why"].startswith("95 % of 6 completed attempts of small tasks of this plan with sh took up to ")
+    assert told["a"]["earlier"]["outcomes"] == {"completed": 1}
+    words = run_command("plan", "check", "plan.yaml", cwd=tmp_path).out
+    assert "1 completed; median 0." in words
 
 
 def test_the_sizes_of_a_plan_are_those_of_the_time_limits() -> None:

@@ -9,12 +9,12 @@ import msgspec
 from supervisor.journal.memory import MemoryJournal
 from supervisor.ports import JournalDamaged, Reader
 from supervisor.work.plan_histories import read_history
-from supervisor.work.task_history import RUNS_MAX, SAMPLES_MAX, Durations, PastTask, TaskHistory
+from supervisor.work.task_history import RUNS_MAX, SAMPLES_MAX, Durations, RecordedTask, TaskHistory
 
 
-def past(task: str, took_s: float, **given: Any) -> PastTask:
+def past(task: str, took_s: float, **given: Any) -> RecordedTask:
     usual = {"outcome": "completed", "agent": "a", "size": "large", "launches": 1, "tokens": 10, "cost_usd": 0.5}
-    return msgspec.convert({"id": task, "attempt_s": took_s, **usual, **given}, PastTask)
+    return msgspec.convert({"id": task, "attempt_s": took_s, **usual, **given}, RecordedTask)
 
 
 def test_a_task_learns_from_itself_first() -> None:
@@ -67,7 +67,7 @@ async def _nothing(*_: Any) -> Any:
 
 
 def test_an_archive_that_is_missing_is_named() -> None:
-    """Where an archive is missing, the journal alone teaches, and a warning names the file."""
+    """If an archive is missing, the journal alone teaches, and a warning names the file."""
     with MemoryJournal().reader(_nothing) as reader:
         history = read_history(Archived(reader), "plan", where=".sdd")
     assert history.warnings == [

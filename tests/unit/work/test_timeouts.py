@@ -8,8 +8,9 @@ import pytest
 
 from supervisor.lifecycles.types import TimeLimit
 from supervisor.plans import AgentConfig, TaskConfig
+from supervisor.work.attempt_limits import AttemptLimit, choose_limit, kind_of
 from supervisor.work.task_history import Durations
-from supervisor.work.timeouts import AttemptLimit, Complexity, TaskKind, TaskSize, Timeouts, choose_limit, kind_of
+from supervisor.work.timeouts import Complexity, TaskKind, TaskSize, Timeouts
 
 NOTHING = Durations()
 
