@@ -221,6 +221,14 @@ class Monitor(Protocol):
         """Return whether another tool call may begin, and count this call."""
         ...
 
+    def call_opened(self, call_id: str, kind: str) -> None:
+        """Record that the call with that id, of that *kind*, has begun: the agent may have a time limit for it."""
+        ...
+
+    def call_closed(self, call_id: str) -> None:
+        """Record that the call with that id has ended."""
+        ...
+
     def record_call(self, call: FinishedCall) -> None:
         """Record a tool call that has ended."""
         ...

@@ -50,6 +50,8 @@ from supervisor.sessions.live_session import LiveSession
 BUDGETED: Final = "Budgeted"
 """Name of the fact about the budget scopes in which a session counts, with the limits of these scopes."""
 
+CALL_TIMED_OUT: Final = "CallTimedOut"
+"""Name of the fact that a tool call has taken longer than calls of its kind may."""
 CONTEXT_NEAR: Final = "ContextNear"
 """Name of the fact that an agent's context nears the limit of its model's window."""
 
@@ -187,6 +189,10 @@ class MonitorOwner(Protocol):
         """Abort the session now, without a receipt."""
         ...
 
+    def abort_call(self, call_id: str, reason: str, actor: str, because: RecordId, blamed: AbortReason) -> None:
+        """Abort the tool call now, without a receipt."""
+        ...
+
 
 class _HandBackPhase(Enum):
     """Phase of handing back the work, for a session whose budget is used up."""
@@ -235,6 +241,8 @@ class SessionMonitor:
         self._wall_from_s: float | None = None
         """Time up to which the running turn's time was counted (seconds of the timers)."""
         self._wall: Timer | None = None
+        self._call_timers: dict[str, Timer] = {}
+        """Timers of the open calls of kinds that have a time limit, by the id of the call."""
         self._under_way = False
         self._hand_back = _HandBackPhase.NONE
         self._spent: tuple[SpentBudget, RecordId] | None = None
@@ -339,6 +347,8 @@ class SessionMonitor:
         work on the turn."""
         self._under_way = False
         self.report_progress()
+        for call_id in [*self._call_timers]:
+            self.call_closed(call_id)
         self._monitors.turn_ended(self)
         self._count_wall()
         self._give_back()
@@ -487,6 +497,30 @@ class SessionMonitor:
         if self._hand_back is not _HandBackPhase.OVER:
             self._hand_back = _HandBackPhase.OVER
             self._monitors.abort_session(self.session.session_id, reason, actor, because, blamed)
+
+    # ------------------------------------------------------------------ time of a call
+    def call_opened(self, call_id: str, kind: str) -> None:
+        limit_s = self.session.profile.tool_timeouts.get(kind)
+        if limit_s is not None:
+            timers = self._registry.system.timers
+            self._call_timers[call_id] = timers.set(
+                None, None, limit_s, lambda _: self._call_due(call_id, kind, limit_s)
+            )
+
+    def call_closed(self, call_id: str) -> None:
+        if (timer := self._call_timers.pop(call_id, None)) is not None:
+            self._registry.system.timers.cancel(timer)
+
+    def _call_due(self, call_id: str, kind: str, limit_s: float) -> None:
+        """Abort a call that takes too long. If a person is asked for a permission, its time begins anew instead."""
+        del self._call_timers[call_id]  # a timer that has fired must not be cancelled
+        turn = self._registry.entities.get(self._turn_id)
+        if turn is not None and any(one.asked for one in turn.data.asking):
+            self.call_opened(call_id, kind)
+            return
+        reason = f"a call of the kind {kind} may take {limit_s:g} s (agents.*.tool_timeouts)"
+        because = self._record_fact(CALL_TIMED_OUT, {"call": call_id, "kind": kind, "limit_s": limit_s}, reason)
+        self._monitors.abort_call(call_id, reason, "timeout", because, AbortReason.TIMEOUT)
 
     # ------------------------------------------------------------------ loops
     def record_call(self, call: FinishedCall) -> None:
