@@ -1,4 +1,4 @@
-"""``supervisor plan``: check a plan without running it, and print the JSON Schema of plans for editors."""
+"""``supervisor plan``: check a plan without running it, show its stages, print the JSON Schema of plans for editors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import click
 
 from supervisor.cli.options import PATH, check_workdir, examples, say, state_dir_option
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
+from supervisor.cli.plan_show import show_command
 from supervisor.cli.rendering import columns
 from supervisor.cli.time_outs import time_outs, time_outs_json, time_outs_text
 from supervisor.control.error_messages import DONE, BadInput
@@ -178,6 +179,9 @@ def _summary(plan: Plan) -> str:
     counts = [("task", len(plan.tasks)), ("subtask", subtasks), ("agent", len(plan.agents))]
     counts += [("worker", len(plan.workers))]
     return ", ".join(_counted(number, what) for what, number in counts if number)
+
+
+plan_group.add_command(show_command)
 
 
 @plan_group.command("schema", epilog=examples("supervisor plan schema > plan.schema.json"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from supervisor.diagnostics.worker_use import WorkerUse
 from supervisor.lifecycles.task import ENDS_WELL, TaskEnd
 from supervisor.lifecycles.task_run import TaskRunData
 
@@ -67,7 +68,8 @@ class PlanResult(NamedTuple):
     characters.
 
     ``earlier`` is the id of the workstream of an earlier run, if this is the result of that run: its supervisor was
-    killed before the result was reported, and nothing was started now. ``run`` is the id of the run.
+    killed before the result was reported, and nothing was started now. ``run`` is the id of the run. ``workers`` is the
+    use of its workers; empty for the result of an earlier run.
     """
 
     tasks: Mapping[str, TaskResult]
@@ -75,6 +77,7 @@ class PlanResult(NamedTuple):
     earlier: str = ""
     output: str = ""
     run: str = ""
+    workers: tuple[WorkerUse, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import Final
 
+from supervisor.diagnostics.worker_use import WorkerTimes, WorkerUse
 from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import JournalError
@@ -24,18 +25,20 @@ _ABOVE: Final = ("workstream", "workstream_id", "task")
 _log = get_logger()
 
 
-async def record_usage(plan_run: PlanRun) -> None:
+async def record_usage(plan_run: PlanRun) -> tuple[WorkerUse, ...]:
     """Before the workstream ends, record the total amounts that it has used, and add to the result of each task the
-    amounts, the launches, the agent and the time of the last attempt, under all supervisors."""
-    used = TaskUsage()
+    amounts, the launches, the agent and the time of the last attempt, under all supervisors. Return the
+    use of the workers."""
+    used, workers = TaskUsage(), WorkerTimes()
     try:
         async for record in records_of_run(plan_run):
             used.take(record)
+            workers.take(record)
     except JournalError as error:
         _log.warning(
             "what a workstream has used could not be summed up", workstream=plan_run.workstream.id, why=str(error)
         )
-        return
+        return ()
     settled = [(one, one.result) for one in plan_run.executions.values() if one.result is not None]
     completed = used.complete(*((execution.id, result) for execution, result in settled))
     for (execution, _), result in zip(settled, completed, strict=True):
@@ -43,6 +46,7 @@ async def record_usage(plan_run: PlanRun) -> None:
         execution.result = result._replace(size=kind.words if kind is not None else "")
     if (whole := used.sums().get(plan_run.workstream.id)) is not None:
         plan_run.workstream.record_usage(whole)
+    return workers.of(plan_run.workstream.id)
 
 
 async def export_workstream(plan_run: PlanRun) -> None:
