@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 
 from supervisor.journal.memory import MemoryJournal
-from supervisor.ports import JournalDamaged, Reader
+from supervisor.lifecycles.types import RecordId
+from supervisor.lifecycles.workstream import WorkstreamData
+from supervisor.ports import EntityRow, JournalDamaged, Reader
 from supervisor.work.plan_histories import read_history
 from supervisor.work.task_history import RUNS_MAX, SAMPLES_MAX, Durations, RecordedTask, TaskHistory
 
@@ -46,6 +49,65 @@ def test_the_memory_is_bounded() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- what is wrong
+class Results:
+    """Reader of a journal with these results of runs of a plan, by run."""
+
+    def __init__(self, **results: dict[str, Any]) -> None:
+        self._results = results
+
+    def entities(self, **_: Any) -> list[EntityRow]:
+        data = msgspec.json.encode(WorkstreamData(name="plan", tasks=1))
+        return [row_of(run, number, data) for number, run in enumerate(self._results)]
+
+    def events(self, run: str, **_: Any) -> list[SimpleNamespace]:
+        told = [
+            SimpleNamespace(event="Born", metadata={}),
+            SimpleNamespace(event="Result", metadata=self._results[run]),
+        ]
+        return told[: 1 + bool(self._results[run])]
+
+
+def row_of(run: str, number: int, data: bytes) -> EntityRow:
+    return EntityRow(
+        kind="workstream",
+        id=run,
+        parent_id=None,
+        state="completed",
+        data=data,
+        entity_seq=1,
+        ended=True,
+        born_seq=RecordId(number),
+        born_at=0.0,
+        changed_at=0.0,
+    )
+
+
+def test_a_result_of_another_version_teaches_nothing() -> None:
+    """One warning names the runs whose results lack what the history needs, with the directory of their journal; the
+    other runs teach. A run without a result was given up, and one that only merged a task has not done it."""
+    good = {"tasks": [msgspec.to_builtins(past("t", 5.0)), msgspec.to_builtins(past("u", 0.0, launches=0))]}
+    old = {"tasks": [{"id": "t", "outcome": "completed", "launches": 1, "tokens": 0, "cost_usd": 0.0}]}
+    reader: Any = Results(**{f"r{number}": old for number in range(1, 8)}, r8=good, r9={})
+    history = read_history(reader, "plan", where=".sdd")
+    assert history.durations("t", "a", "large").seconds == (5.0,)
+    assert history.of_task("u") == ()
+    (words,) = history.warnings
+    start = (
+        "runs r1, r2, r3, r4, r5 and others teach nothing: their results in the journal of .sdd do not fit this version"
+    )
+    assert words == f"{start} (Object missing required field `agent` - at `$.tasks[0]`)"
+
+
+def test_only_the_newest_runs_are_read() -> None:
+    """Of more than twenty runs, those that began last count."""
+    runs = {f"r{number}": {"tasks": [msgspec.to_builtins(past("t", float(number)))]} for number in range(1, 31)}
+    reader: Any = Results(**runs)
+    assert read_history(reader, "plan", where="").durations("t", "a", "large").seconds == tuple(
+        map(float, range(11, 31))
+    )
+    assert read_history(reader, "other", where="").of_task("t") == ()
+
+
 class Archived:
     """Reader of a journal whose archives are damaged."""
 
