@@ -489,7 +489,7 @@ class PlanRun:
         return next_agent(execution.task.agent, execution.task.fallback_agents, retries)
 
     def time_limit(self, execution: TaskExecution) -> TimeLimit:
-        """Return the time limit of the next attempt (``timeouts.choose_limit``)."""
+        """Return the time limit of the next attempt (``attempt_limits.choose_limit``)."""
         kind, limits = kind_of(execution.task), self.setup.settings.limits
         size = kind.words if kind is not None else ""
         return choose_limit(

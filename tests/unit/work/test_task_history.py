@@ -83,8 +83,8 @@ def row_of(run: str, number: int, data: bytes) -> EntityRow:
 
 
 def test_a_result_of_another_version_teaches_nothing() -> None:
-    """One warning names the runs whose results lack what the history needs, with the directory of their journal; the
-    other runs teach. A run without a result was given up, and one that only merged a task has not done it."""
+    """Runs whose results lack what the history needs are named in a single warning, with their state directory;
+    the other runs teach. A run without a result was given up, and a run that only merged a task has not done it."""
     good = {"tasks": [msgspec.to_builtins(past("t", 5.0)), msgspec.to_builtins(past("u", 0.0, launches=0))]}
     old = {"tasks": [{"id": "t", "outcome": "completed", "launches": 1, "tokens": 0, "cost_usd": 0.0}]}
     reader: Any = Results(**{f"r{number}": old for number in range(1, 8)}, r8=good, r9={})
