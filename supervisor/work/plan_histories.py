@@ -55,12 +55,12 @@ def read_runs(reader: Reader) -> tuple[dict[str, list[str]], list[str]]:
     could not be read."""
     warnings = list[str]()
     try:
-        rows = reader.entities(kind=Kind.WORKSTREAM, archived=True)
+        rows = reader.entities(ended_kinds=(Kind.WORKSTREAM,), archived=True)
     except JournalError as error:
-        rows = reader.entities(kind=Kind.WORKSTREAM)
+        rows = reader.entities(ended_kinds=(Kind.WORKSTREAM,))
         warnings.append(f"runs in archives teach nothing: {error}")
     runs: dict[str, list[str]] = {}
-    for row in sorted(rows, key=lambda one: one.born_seq):
+    for row in sorted((one for one in rows if one.kind == Kind.WORKSTREAM), key=lambda one: one.born_seq):
         with suppress(msgspec.ValidationError):  # of another version; its result would not fit either
             runs.setdefault(msgspec.json.decode(row.data, type=WorkstreamData).name, []).append(row.id)
     return {name: ids[-RUNS_MAX:] for name, ids in runs.items()}, warnings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from supervisor.diagnostics.execution_plan import ExecutionPlan, PlannedTask, plan_execution
 from supervisor.diagnostics.outcomes import Outcomes, data_of
@@ -13,6 +13,9 @@ from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import every_task
 from supervisor.ports import EntityRow, Reader
 from supervisor.work.reporting import PLAN
+
+_READ: Final = (Kind.TASK, Kind.WORKSTREAM)
+"""Kinds of entities from which the execution plan of a run is made."""
 
 
 def execution_plan_of(plan: Plan, run: str = "") -> ExecutionPlan:
@@ -36,9 +39,9 @@ def read_execution_plan(reader: Reader, run: EntityRow) -> ExecutionPlan:
     Raises:
         JournalError: the journal or an archive cannot be read.
     """
-    rows = reader.entities()
+    rows = reader.entities(ended_kinds=_READ)
     if all(row.id != run.id for row in rows):
-        rows = reader.entities(archived=True)
+        rows = reader.entities(ended_kinds=_READ, archived=True)
     plans = [one.metadata["plan"] for one in reader.events(run.id, archived=True) if one.event == PLAN]
     agents = dict(_agents(plans[-1].get("tasks", ()))) if plans else {}
     outcomes = Outcomes(rows)

@@ -686,9 +686,9 @@ def test_following_logs_reads_all_entities_once(running: Running, monkeypatch: p
     reads: list[bool] = []
     entities = JournalReader.entities
 
-    def counted(reader: JournalReader, *, ids: Sequence[str] | None = None, **more: Any) -> list[EntityRow]:
+    def counted(reader: JournalReader, *, ids: Sequence[str] | None = None, **options: Any) -> list[EntityRow]:
         reads.append(ids is None)
-        return entities(reader, ids=ids, **more)
+        return entities(reader, ids=ids, **options)
 
     steps = iter([reads.clear, *[lambda: None] * 5, lambda: _abort_tool(running), lambda: _close(running)])
     monkeypatch.setattr("supervisor.cli.logs.pause", lambda: next(steps)())
