@@ -86,6 +86,23 @@ async def test_the_tenth_run_uses_what_nine_have_taught(tmp_path: Path) -> None:
     assert other.of_task("t") == ()
 
 
+async def test_runs_of_one_supervisor_teach_each_other(tmp_path: Path) -> None:
+    """A supervisor that runs the plan again and again reads the history once, and goes on in memory."""
+    plan, reads = plan_of({"id": "t", "scope": "small"}), list[str]()
+    async with open_supervisor(tmp_path / ".sdd", agents=plan.agents, settings=plan.settings, workdir=tmp_path) as sup:
+        read = sup.core.journal.read
+
+        async def counted(follow: Any, work: Any) -> Any:
+            reads.append("read")
+            return await read(follow, work)
+
+        sup.core.journal.read = counted  # type: ignore[method-assign]
+        for _ in range(6):
+            assert (await run_plan(sup, plan, fresh=True)).ok
+    assert limits(tmp_path) == [USUAL_S] * 5 + [LEARNED_S]
+    assert reads == ["read"]
+
+
 async def test_tasks_of_one_size_teach_each_other_within_a_run(tmp_path: Path) -> None:
     """From the sixth small task of a plan on, its tasks have the time that the first five took; a large one has not."""
     small = [{"id": f"t{number}", "scope": "small"} for number in range(6)]
