@@ -95,10 +95,10 @@ async def open_supervisor(
 
     Raises:
         TypeError: an argument has a wrong type.
-        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
-            for graduated access without worktrees, or for telemetry whose library is missing; an agent's adapter is
-            unknown; ``settings.plugins`` names a plug-in that is not installed; the HTTP API cannot be served as *http*
-            says.
+        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, for
+            graduated access without worktrees, or for telemetry whose library, or state directory, is missing; an
+            agent's adapter is unknown; ``settings.plugins`` names a plug-in that is not installed; the HTTP API cannot
+            be served as *http* says.
         WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: the journal cannot be read, or was written by a newer version. At the end of the block: the
@@ -166,6 +166,10 @@ async def open_in(
     async with AsyncExitStack() as stack:
         _check_access(settings)
         _check_telemetry(settings)
+        if settings.telemetry.files and open_directory is None:
+            raise ValueError(
+                "settings.telemetry.files: they lie in the state directory; give state_dir, or set it to false"
+            )
         plugged = await _plugged(settings.plugins, plugins)
         stack.push_async_callback(plugged.close)
         _check_adapters(profiles, plugged)

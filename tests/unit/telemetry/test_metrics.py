@@ -153,6 +153,19 @@ async def test_without_the_setting_there_is_no_registry() -> None:
             metrics_registry(sup)
 
 
+async def test_telemetry_that_cannot_work_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A setting whose library is not installed, or whose files have no place, is refused before anything begins; the
+    error names the setting and the fix."""
+    with pytest.raises(ValueError, match=r"^settings\.telemetry\.files: .*; give state_dir"):
+        async with observed(telemetry={"files": True}):
+            pass
+    monkeypatch.setattr("supervisor.embedding.runtime.find_spec", lambda package: None)
+    for setting, library in (("metrics", "prometheus_client"), ("traces", "opentelemetry")):
+        with pytest.raises(ValueError, match=rf"^settings\.telemetry: {library} is not installed; `pip install"):
+            async with observed(telemetry={setting: True}):
+                pass
+
+
 def test_nothing_is_imported_without_the_setting(tmp_path: Path) -> None:
     """A program that imports the package and runs a supervisor without telemetry loads no library of telemetry."""
     code = (
