@@ -95,8 +95,8 @@ async def open_supervisor(
 
     Raises:
         TypeError: an argument has a wrong type.
-        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, for
-            graduated access without worktrees, or for telemetry whose library, or state directory, is missing; an
+        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory,
+            for graduated access without worktrees, or for telemetry whose library, or state directory, is missing; an
             agent's adapter is unknown; ``settings.plugins`` names a plug-in that is not installed; the HTTP API cannot
             be served as *http* says.
         WorkspaceError: git cannot make worktrees of *workdir*.
