@@ -51,7 +51,8 @@ from supervisor.work.plan_runner import Submission
 from supervisor.work.reporting import SUBMITTED, read_plan
 
 _SHARED: Final = (
-    "max_sessions_total", "drain_s", "retention", "recovery", "notify", "plugins", "pid_namespaces", "access"
+    "max_sessions_total", "drain_s", "retention", "recovery", "notify", "plugins", "pid_namespaces", "access",
+    "telemetry",
 )  # fmt: skip
 """Keys of a plan that have no effect in a daemon, which has its own."""
 _PLACE: Final = ("workspace", "merge_into")

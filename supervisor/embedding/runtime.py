@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,10 @@ async def open_supervisor(
 
     Raises:
         TypeError: an argument has a wrong type.
-        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
-            for graduated access without worktrees; an agent's adapter is unknown; ``settings.plugins`` names a plug-in
-            that is not installed; the HTTP API cannot be served as *http* says.
+        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory,
+            for graduated access without worktrees, or for telemetry whose library, or state directory, is missing; an
+            agent's adapter is unknown; ``settings.plugins`` names a plug-in that is not installed; the HTTP API cannot
+            be served as *http* says.
         WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: the journal cannot be read, or was written by a newer version. At the end of the block: the
@@ -163,6 +165,11 @@ async def open_in(
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
         _check_access(settings)
+        _check_telemetry(settings)
+        if settings.telemetry.files and open_directory is None:
+            raise ValueError(
+                "settings.telemetry.files: they lie in the state directory; give state_dir, or set it to false"
+            )
         plugged = await _plugged(settings.plugins, plugins)
         stack.push_async_callback(plugged.close)
         _check_adapters(profiles, plugged)
@@ -182,8 +189,9 @@ async def open_in(
         parts = real_parts(journal, opened, host, processes, workspace, where)
         told = opened.runtime / "told.json" if opened is not None else None
         parts = parts._replace(notices=NoticeTargets(processes, str(where), told))
+        prepared = partial(_prepare_telemetry, opened, prepare) if settings.telemetry.is_on else prepare
         sup = await stack.enter_async_context(
-            supervise(parts, profiles, settings, choose, plugged, on_permission, prepare)
+            supervise(parts, profiles, settings, choose, plugged, on_permission, prepared)
         )
         if opened is not None and control:
             serve = partial(serve_control, opened.control_socket, sup, closing=sup.core.services.closing)
@@ -239,6 +247,7 @@ async def check_environment(
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
     _check_access(settings)
+    _check_telemetry(settings)
     plugged = await _plugged(settings.plugins, ())
     try:
         _check_adapters(profiles, plugged)
@@ -253,6 +262,30 @@ async def check_environment(
 def _check_access(settings: Settings) -> None:
     if settings.access is not None and settings.workspace != "worktree":
         raise ValueError("settings.access: changes are checked in worktrees only; set workspace='worktree' too")
+
+
+def _check_telemetry(settings: Settings) -> None:
+    """Check that the libraries are installed that the settings ask for.
+
+    Raises:
+        ValueError: one is missing.
+    """
+    wanted = {"prometheus_client": settings.telemetry.metrics, "opentelemetry": settings.telemetry.traces}
+    for package, is_wanted in wanted.items():
+        if is_wanted and find_spec(package) is None:
+            fix = "`pip install 'supervisor-runtime[telemetry]'` brings it"
+            raise ValueError(f"settings.telemetry: {package} is not installed; {fix}")
+
+
+async def _prepare_telemetry(
+    opened: StateDir | None, then: Prepare | None, supervisor: SupervisorCore, rows: Sequence[EntityRow]
+) -> None:
+    """Begin the telemetry of *supervisor* before it takes over the work of an earlier one, whose end it shows too."""
+    from supervisor.telemetry.service import start_telemetry  # here, since most supervisors have none
+
+    await start_telemetry(supervisor, opened, rows)
+    if then is not None:
+        await then(supervisor, rows)
 
 
 def reconfigure(

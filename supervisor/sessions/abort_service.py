@@ -121,6 +121,8 @@ class AbortService:
         self.task_enders: list[Callable[[str, str], Awaitable[str]]] = []
         """Functions that cancel the task of a plan, by the id of the session that worked for the task last, with a
         reason; each returns the name of the task, or ``""`` if it has no such task that is not settled."""
+        self.on_receipt: list[Callable[[Receipt], None]] = []
+        """Functions that are called with the receipt of each abort that was carried out; they must not raise."""
         self.slack_s = 2 * SLACK_S
         """Seconds after a plan's deadline at which the receipt is returned, whether or not every node has ended."""
 
@@ -261,7 +263,7 @@ class AbortService:
         for one in ended:
             is_alone = one.call is not None and not one.call.is_interrupted
             fates |= {(fate.owner, fate.pid): fate for fate in one.fates(one.node.id if is_alone else None)}
-        return Receipt(
+        receipt = Receipt(
             abort_id=order.abort_id,
             target=plan.target,
             scope=plan.scope,
@@ -275,6 +277,9 @@ class AbortService:
             spared=plan.spared,
             outage=self._outage if recorded_at is None else None,
         )
+        for call in self.on_receipt:
+            call(receipt)
+        return receipt
 
     async def _join(self, order: _Order) -> Receipt:
         """Wait for the end of a target that has ended or is ending, and return the receipt."""

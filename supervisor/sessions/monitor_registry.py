@@ -222,7 +222,8 @@ class MonitorRegistry:
 
     def silences(self) -> list[SilentAgent]:
         """Return the agents at work that make no progress, those that have been silent for longest first."""
-        found = [silence for one in self._running.values() if (silence := one.silence()) is not None]
+        # A copy, since a scrape of the metrics comes from another thread.
+        found = [silence for one in list(self._running.values()) if (silence := one.silence()) is not None]
         return sorted(found, key=lambda one: -one.silent_s)
 
     def _snapshot_later(self, every_s: float) -> None:

@@ -562,9 +562,10 @@ class PlanRun:
 
     def _record_transition(self, execution: TaskExecution, transition: BreakerTransition | None) -> None:
         if transition is not None:
-            told = {"provider": transition.key, "circuit": transition.state.value, "free_at_s": transition.free_at_s}
+            told: dict[str, Any] = {"provider": transition.key, "circuit": transition.state.value}
+            told["free_at_s"] = transition.free_at_s
             execution.note("ProviderBreaker", told, transition.why)
-            _log.warning("the breaker of a provider changed its state", **told)
+            _log.displayed("the breaker of a provider changed its state", **told)
             self.wake()
 
     # ------------------------------------------------------------------ ends
