@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,8 @@ async def open_in(
         if serve_http is not None:
             with suppress(ActorStopped):  # as above
                 await sup.core.services.start("http", partial(serve_http, sup, closing=sup.core.services.closing))
+        if opened is not None and control:
+            await _prepare_page(sup)
         with anyio.CancelScope() as block:
             if stop_cancels_host:
                 sup.core.registry.system.group.start_soon(_cancel_after_drain, sup.core, block)
@@ -220,6 +223,25 @@ def _http_service(opened: StateDir, http: bool | HttpOptions) -> Iterator[Callab
             return serve_http(sup, sockets, options, tls=tls, **given)
 
         yield serve
+
+
+async def _prepare_page(sup: Supervisor) -> None:
+    """Let *sup* serve the page for people once somebody asks for a link, or at once if pages of an earlier supervisor
+    are open."""
+
+    async def make_link() -> str:
+        from supervisor.control.http.page_access import PageService  # here, since it needs an extra
+
+        return await sup.core.part(PageService).make_link(sup)
+
+    if find_spec("fastapi") is None or find_spec("hypercorn") is None:
+        return
+    sup.core.make_page_link = make_link
+    if (Path(sup.core.state_dir or "") / "runtime" / "page").exists():
+        from supervisor.control.http.page_access import PageService  # as above
+
+        with suppress(ActorStopped):  # the journal was lost meanwhile
+            await sup.core.part(PageService).resume(sup)
 
 
 async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:

@@ -11,7 +11,7 @@ itself there. A connection starts child sessions for its agent, and a session st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar, cast
 
 import anyio
@@ -140,6 +140,8 @@ class SupervisorCore:
         """Set when a daemon ends: no task is claimed any more, and what is open is left to the next daemon."""
         self.read_tokens_again: Callable[[], None] | None = None
         """Function that reads the token file of the HTTP API again, if tokens are served."""
+        self.make_page_link: Callable[[], Awaitable[str]] | None = None
+        """Function that returns a link to the page for people, if this supervisor can serve one."""
         self._parts: dict[Callable[[SupervisorCore], object], object] = {}
 
         self.session_services.make_connection = ConnectionFactory(
