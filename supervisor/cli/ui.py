@@ -1,4 +1,4 @@
-"""``supervisor ui``: a link to the page of a running supervisor, or the page of a journal whose supervisor has ended."""
+"""``supervisor ui``: a link to the page of a running supervisor, or the page of the journal of one that has ended."""
 
 from __future__ import annotations
 

@@ -230,18 +230,26 @@ async def _prepare_page(sup: Supervisor) -> None:
     are open."""
 
     async def make_link() -> str:
-        from supervisor.control.http.page_access import PageService  # here, since it needs an extra
+        return await (await service()).make_link(sup)
 
-        return await sup.core.part(PageService).make_link(sup)
+    async def service() -> Any:
+        return sup.core.part(await anyio.to_thread.run_sync(_page_service))
 
     if find_spec("fastapi") is None or find_spec("hypercorn") is None:
         return
     sup.core.make_page_link = make_link
     if (Path(sup.core.state_dir or "") / "runtime" / "page").exists():
-        from supervisor.control.http.page_access import PageService  # as above
-
         with suppress(ActorStopped):  # the journal was lost meanwhile
-            await sup.core.part(PageService).resume(sup)
+            await (await service()).resume(sup)
+
+
+def _page_service() -> Callable[[SupervisorCore], Any]:
+    """Import the page, which needs an extra, and takes a second: not in the event loop, where everything would wait."""
+    from supervisor.control.http import serving as _serving
+    from supervisor.control.http.page_access import PageService
+
+    assert _serving
+    return PageService
 
 
 async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:

@@ -86,7 +86,7 @@ function stayAtEnd(element) {
 
 /** A line of a transcript: time of day, source, text. */
 function outputLine(text, i) {
-  const found = /^(\d\d:\d\d:\d\d(?:\.\d+)?) (\S+) ?(.*)$/s.exec(text.length > 4000 ? text.slice(0, 4000) : text);
+  const found = /^(\d\d:\d\d:\d\d(?:\.\d+)?) ([^\s|]+)\|? ?(.*)$/s.exec(text.length > 4000 ? text.slice(0, 4000) : text);
   if (!found) return html`<span key=${i}>${clean(text)}${"\n"}</span>`;
   return html`<span key=${i} data-source=${found[2]}><i>${clean(found[2], 12)}</i>${clean(text.slice(found[0].length - found[3].length), 2000)}${"\n"}</span>`;
 }

@@ -74,7 +74,6 @@ class App extends Component {
 
   // -------------------------------------------------------------------------------------------------------- records
   reset(nodes, state, begin) {
-    const isFirst = !this.history.length;
     this.live = new Model();
     this.live.seed(nodes, state.now);
     this.live.seq = begin;
@@ -84,7 +83,6 @@ class App extends Component {
     this.remote.clear();
     this.pending.clear();
     if (this.past) this.present();
-    this.wasReset = isFirst;
     this.changed();
   }
 
@@ -101,7 +99,6 @@ class App extends Component {
       this.history.splice(0, this.history.length - most);
       this.begin = this.history[0].seq - 1;
     }
-    if (this.wasReset && model.sessions.size && !this.stream.catching) this.first();
     this.dirty = true;
   }
 
@@ -113,12 +110,13 @@ class App extends Component {
     }
   }
 
-  first() {
-    this.wasReset = false;
-    if (this.ui.selected === null) {
-      const row = this.rows().find((one) => one.node.kind === "session" && one.node.ended === null) || this.rows()[0];
-      if (row) this.ui.selected = row.node.id;
-    }
+  /** Select what is worth looking at, once it is known. */
+  selectFirst() {
+    if (this.ui.selected !== null || !this.canAsk()) return;
+    const rows = this.rows().map((one) => one.node);
+    const living = rows.filter((one) => one.kind === "session" && one.ended === null);
+    const found = living.find((one) => one.visual === "STALLED") || living.find((one) => this.model.openPermission(one)) || living[0] || rows[0];
+    if (found) this.select(found.id);
   }
 
   recordsOf(id, most) {
@@ -257,6 +255,7 @@ class App extends Component {
         }).catch(() => (this.askPermissions = true));
       }
     }
+    this.selectFirst();
     this.changed();
   }
 

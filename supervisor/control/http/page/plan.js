@@ -20,7 +20,7 @@ export class PlanView extends Component {
     for (const one of tasks) for (const id of one.depends) if (known.has(id)) graph.setEdge(id, one.id);
     layout(graph);
     this.key = key;
-    this.found = { width: graph.graph().width || 0, height: graph.graph().height || 0, nodes: new Map(tasks.map((one) => [one.id, graph.node(one.id)])), edges: graph.edges().map((one) => ({ from: one.v, to: one.w, points: graph.edge(one).points })) };
+    this.found = { width: graph.graph().width || 0, height: graph.graph().height || 0, nodes: new Map(tasks.map((one) => [one.id, graph.node(one.id)])), edges: graph.edges().map((one) => edgeOf(graph, one)) };
     return this.found;
   }
 
@@ -83,12 +83,24 @@ function TaskBox({ app, task, now, at }) {
     <span class="task-note">${line(note, 120)}</span></button>`;
 }
 
+/** An edge leaves a task at its right side, and enters the next one at its left side. */
+function edgeOf(graph, { v, w }) {
+  const [from, to] = [graph.node(v), graph.node(w)];
+  const between = graph.edge(v, w).points.slice(1, -1).filter((one) => one.x > from.x + WIDTH / 2 && one.x < to.x - WIDTH / 2);
+  return { from: v, to: w, points: [{ x: from.x + WIDTH / 2, y: from.y }, ...between, { x: to.x - WIDTH / 2, y: to.y }] };
+}
+
 function curve(points) {
   const [first, ...rest] = points;
   const last = rest.at(-1);
   const mid = (first.x + last.x) / 2;
   if (points.length <= 3) return `M${first.x} ${first.y}C${mid} ${first.y} ${mid} ${last.y} ${last.x} ${last.y}`;
   let path = `M${first.x} ${first.y}`;
-  for (let i = 0; i < rest.length - 1; i++) path += `Q${rest[i].x} ${rest[i].y} ${(rest[i].x + rest[i + 1].x) / 2} ${(rest[i].y + rest[i + 1].y) / 2}`;
-  return `${path}L${last.x} ${last.y}`;
+  let before = first;
+  for (const one of rest) {
+    const half = (before.x + one.x) / 2;
+    path += `C${half} ${before.y} ${half} ${one.y} ${one.x} ${one.y}`;
+    before = one;
+  }
+  return path;
 }

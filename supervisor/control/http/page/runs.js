@@ -1,6 +1,6 @@
 // Runs of plans, and what the supervisor knows about their quality and cost.
 import { html } from "./vendor/preact-htm.js";
-import { count, duration, line, moment, money } from "./format.js";
+import { age as ageText, count, duration, line, moment, money } from "./format.js";
 
 export function RunsView({ app, now }) {
   const stamp = [...app.model.runs.values()].reduce((sum, one) => sum + (one.last?.seq || 0), 0);
@@ -11,7 +11,7 @@ export function RunsView({ app, now }) {
   const total = quality.value?.total;
   const age = runs.at > 0 ? performance.now() / 1000 - runs.at : null;
   return html`<section class="runs" aria-label="Runs">
-    <header><h2>Runs</h2><span class="soft small">${runs.error || (age === null ? "asking the supervisor…" : `as of ${duration(Math.max(0, age))} ago`)}</span></header>
+    <header><h2>Runs</h2><span class="soft small">${runs.error || (age === null ? "asking the supervisor…" : `${ageText(age)} old`)}</span></header>
     ${runs.value && !items.length && html`<p class="empty">No plan has been run here yet: <code>supervisor submit plan.yaml</code> gives one to a daemon.</p>`}
     ${items.length > 0 && html`<div class="scroll-x" tabindex="0" role="region" aria-label="Table of runs"><table class="wide"><thead><tr><th scope="col">Run</th><th scope="col">Plan</th><th scope="col">State</th><th scope="col">Tasks done</th><th scope="col">Began</th><th scope="col">Took</th><th scope="col">Tokens</th><th scope="col">Cost</th></tr></thead>
       <tbody>${items.map((one) => html`<tr key=${one.id} data-on=${app.ui.selected === one.id}><td><button class="link" onClick=${() => app.select(one.id, null, true)}>${one.id}</button></td><td>${line(one.plan, 80)}</td><td>${one.outcome || one.state}${one.supervised ? "" : " (interrupted)"}</td><td>${one.done} of ${one.tasks}</td><td>${moment(one.started_at)}</td><td>${duration(app.model.runs.get(one.id)?.ended === null && app.isPresent() ? now - one.started_at : one.took_s)}</td><td>${one.tokens ? count(one.tokens) : "–"}</td><td>${one.cost_usd ? `$${money(one.cost_usd)}` : "–"}</td></tr>`)}</tbody></table></div>`}
