@@ -9,6 +9,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-DEADLINE_S = 40.0
+DEADLINE_S = 60.0
 CHROMIUM = shutil.which("chromium")
 PLAN = """
 max_sessions: 8
@@ -36,7 +37,7 @@ tasks:
     prompt: |
       @use 61000 2100 0.18
       @ask edit: config/gateway.toml
-      @run sleep 600
+      @pause 600
   - id: load-test
     agent: coder
     depends_on: [survey]
@@ -61,7 +62,7 @@ tasks:
 
 def needs_browser() -> Any:
     """Return the module of Playwright; skip the test if it or Chromium is missing."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
+    playwright = pytest.importorskip("playwright.sync_api", reason="there is no Playwright: pip install playwright")
     if CHROMIUM is None:
         pytest.skip("there is no chromium on PATH: apt-get install chromium")
     return playwright
@@ -76,10 +77,10 @@ class Daemon:
 
     def start(self) -> None:
         """Start the daemon, and wait until it serves."""
-        command = [sys.executable, "-m", "supervisor", "serve"]
         self.process = subprocess.Popen(
-            command, cwd=self.where, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
-        )
+            [sys.executable, "-m", "supervisor", "serve"],
+            cwd=self.where, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+        )  # fmt: skip
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if "serving on" in line:
@@ -121,6 +122,12 @@ class Daemon:
 
     def records(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.run("events", "--json").splitlines()]
+
+    def until(self, event: str) -> None:
+        """Wait until a record of that event is in the journal."""
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not any(one["event"] == event for one in self.records()):
+            assert time.monotonic() < deadline_s, f"no {event} has come"
 
     def link(self) -> str:
         """Return a new link to the page."""

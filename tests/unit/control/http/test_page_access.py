@@ -62,7 +62,7 @@ async def let_in(client: AsyncClient, link: str) -> str:
 
 
 async def test_a_browser_is_let_in_once(tmp_path: Path) -> None:
-    """The secret of a link gives one cookie; used again it is refused with what to do; a cookie of nobody is refused."""
+    """The secret of a link gives one cookie; used again it is refused with what to do; so is an unknown cookie."""
     async with with_page(tmp_path / "sd") as (_sup, link), browser(link) as client:
         assert "default-src 'none'" in (await client.get("/")).headers["content-security-policy"]
         error(await client.get(f"{V1}/tree"), 401, "unauthenticated")
@@ -166,6 +166,8 @@ def test_links_and_cookies_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_damaged_file_of_cookies_lets_nobody_in(tmp_path: Path) -> None:
     """What is kept between supervisors may be damaged: then browsers need a new link."""
     kept = tmp_path / "page"
-    for text in ("", "[]", "{", '{"port": "x", "cookies": {"a": 9e9}}', '{"port": 1, "cookies": []}', '{"port": 1, "cookies": {"a": 1}}'):
+    cookies = ('"a"', '{"a": "x"}', '{"a": 1}', "[]")
+    damaged = ("", "[]", "{", '{"port": "x", "cookies": {"a": 9e9}}')
+    for text in (*damaged, *(f'{{"port": 1, "cookies": {one}}}' for one in cookies)):
         kept.write_text(text)
         assert PageAccess(kept, Role.READ).restore() is False, text
