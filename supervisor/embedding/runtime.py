@@ -230,7 +230,7 @@ async def _prepare_page(sup: Supervisor) -> None:
     are open."""
 
     async def make_link() -> str:
-        return await (await service()).make_link(sup)
+        return str(await (await service()).make_link(sup))
 
     async def service() -> Any:
         return sup.core.part(await anyio.to_thread.run_sync(_page_service))
@@ -245,10 +245,8 @@ async def _prepare_page(sup: Supervisor) -> None:
 
 def _page_service() -> Callable[[SupervisorCore], Any]:
     """Import the page, which needs an extra, and takes a second: not in the event loop, where everything would wait."""
-    from supervisor.control.http import serving as _serving
-    from supervisor.control.http.page_access import PageService
+    from supervisor.control.http.page_service import PageService
 
-    assert _serving
     return PageService
 
 

@@ -8,6 +8,7 @@ Writes page-light.png, page-dark.png, page-abort.png and page-plan.png into docs
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 from tests.page.page_kit import browser, daemon_in
@@ -86,10 +87,13 @@ PICTURES = (
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as scratch, daemon_in(Path(scratch)) as daemon:
+    with ExitStack() as stack:
+        where = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "checkout"
+        where.mkdir()
+        daemon = stack.enter_context(daemon_in(where))
         daemon.submit(PLAN)
         for name, theme, script in PICTURES:
-            with browser(color_scheme=theme, viewport={"width": 1280, "height": 720}) as new_page:
+            with browser(color_scheme=theme, viewport={"width": 1180, "height": 640}) as new_page:
                 watched = new_page()
                 watched.page.goto(daemon.link())
                 watched.until(f"page.stream.status === 'live' && page.live.permissions.size === 1 && {ENDED}")

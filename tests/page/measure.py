@@ -1,6 +1,6 @@
 """Measure the page with made-up sessions: ``python -m tests.page.measure [SESSIONS] [RECORDS_PER_SECOND] [SECONDS]``.
 
-Prints the time of an update (fold, render, layout of the changes, timeline), the time from a key to the frame that shows
+Prints the time of an update (fold, render, layout of the changes, timeline), the time from a key to the frame that has
 its effect, the number of elements, and the memory after a collection.
 """
 

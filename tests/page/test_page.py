@@ -49,7 +49,7 @@ def test_a_run_is_watched_and_steered(tmp_path: Path) -> None:
         page.locator(".row", has_text="load-test").first.click()
         watched.until("page.live.openCalls(page.live.sessions.get('load-test/burst')).some((one) => one.pid)")
         page.locator(".row", has_text="burst").first.click()
-        page.get_by_role("button", name="Abort the call load-test/burst:t1:c1").click()
+        page.get_by_role("button", name="Abort call… load-test/burst:t1:c1").click()
         dialog = page.get_by_role("dialog")
         end = dialog.get_by_role("button", name="End 1 tool call")
         end.wait_for()
@@ -148,7 +148,7 @@ agents: {{a: {{adapter: scripted, permissions: ask}}}}
 tasks:
   - id: bad
     agent: a
-    prompt: {json.dumps(f"@say {HOSTILE}{chr(10)}@longline{chr(10)}@ask edit: {HOSTILE}{chr(10)}@run sleep 600")}
+    prompt: {json.dumps(f"@say {HOSTILE}{chr(10)}@longline 1000000{chr(10)}@ask edit: {HOSTILE}{chr(10)}@run sleep 600")}
 """
     with daemon_in(tmp_path) as daemon, browser() as new_page:
         watched = new_page()
@@ -173,12 +173,12 @@ def test_a_journal_is_scrubbed_through_time(tmp_path: Path) -> None:
         daemon.submit(PLAN)
         daemon.until("PermissionRequested")
         count = len(daemon.records())
-    command = [sys.executable, "-m", "supervisor", "ui", "--json"]
+    command = [sys.executable, "-m", "supervisor", "ui", "--no-browser"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as served, browser() as new_page:
         try:
             assert served.stdout is not None
             watched = new_page()
-            watched.page.goto(json.loads(served.stdout.readline())["url"])
+            watched.page.goto(served.stdout.readline().strip())
             watched.until(f"page.stream.status === 'journal' && page.live.seq >= {count}")
             first = watched.page.evaluate("page.history[0].timestamp")
             watched.page.evaluate(f"page.seek({first} + 0.01)")

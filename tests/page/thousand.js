@@ -25,6 +25,9 @@ window.feed = (n, rate) => {
       ? record("turn", `${id}:t1`, "tool_completed", "RUNNING", { call_id: `c${number}`, outcome: "completed" })
       : record("turn", `${id}:t1`, "tool_started", "TOOL_USE", { number, call_id: `c${number}`, title: `make test-${number}`, tool_kind: "execute" });
   };
-  window.feeding = setInterval(() => page.take(Array.from({ length: Math.max(1, Math.round(rate / 20)) }, step)), 50);
+  window.feeding = setInterval(() => {
+    page.stream.heard();
+    page.take(Array.from({ length: Math.max(1, Math.round(rate / 20)) }, step));
+  }, 50);
   page.frames.updates.length = 0;
 };

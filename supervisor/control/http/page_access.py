@@ -27,15 +27,12 @@ import secrets
 import socket
 import time
 from contextlib import suppress
-from functools import cache, partial
+from functools import cache
 from http.cookies import CookieError, SimpleCookie
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import anyio
-import anyio.to_thread
-from anyio.abc import TaskStatus
 from fastapi import APIRouter, FastAPI, Request
 from starlette.datastructures import Headers
 from starlette.responses import Response
@@ -70,7 +67,7 @@ _HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-_FIX: Final = "run `supervisor ui` and open the link that it prints"
+FIX: Final = "run `supervisor ui` and open the link that it prints"
 _log = get_logger()
 
 
@@ -114,7 +111,7 @@ class PageAccess:
             Problem: the link was opened before, or is too old.
         """
         if self._links.pop(_hash(secret), 0.0) < time.monotonic():
-            raise Problem(401, f"secret: the link was opened before, or is older than {LINK_S / 60:g} min; {_FIX}")
+            raise Problem(401, f"secret: the link was opened before, or is older than {LINK_S / 60:g} min; {FIX}")
         cookie = secrets.token_urlsafe(32)
         self._cookies[_hash(cookie)] = time.time() + COOKIE_S
         while len(self._cookies) > COOKIES_MAX:
@@ -135,12 +132,12 @@ class PageAccess:
         headers = Headers(scope=scope)  # type: ignore[arg-type]
         check_host(headers)
         if headers.get("sec-fetch-site") != "same-origin":
-            raise Problem(403, f"Sec-Fetch-Site: the request is not of the page; {_FIX}")
+            raise Problem(403, f"Sec-Fetch-Site: the request is not of the page; {FIX}")
         if scope["method"] not in ("GET", "HEAD") and "origin" not in headers:
             raise Problem(403, "Origin: missing; the page of this supervisor sends it, and nobody else may command")
         known = _hash(_cookie(headers, self.cookie_name))
         if self._cookies.get(known, 0.0) < time.time():
-            raise Problem(401, f"Cookie: this browser was not let in, or too long ago; {_FIX}")
+            raise Problem(401, f"Cookie: this browser was not let in, or too long ago; {FIX}")
         return HttpClient(caller, self._role, "page", f"page {known}")
 
 
@@ -197,7 +194,7 @@ async def let_in(request: Request) -> Response:
     """Exchange the secret of a link for the cookie."""
     check_host(request.headers)
     if "origin" not in request.headers:
-        raise Problem(403, f"Origin: missing; {_FIX}")
+        raise Problem(403, f"Origin: missing; {FIX}")
     caller: Caller = request.scope[CALLER]
     if caller.origin is Origin.AGENT:
         raise Problem(403, f"process {caller.pid} is a program of this supervisor's; the page is for people")
@@ -231,7 +228,6 @@ def add_page(app: FastAPI, access: PageAccess) -> None:
     app.include_router(router)
 
 
-# ---------------------------------------------------------------------------------------------------------- socket
 def bind(port: int) -> socket.socket:
     """Return a socket that listens on loopback; with *port* 0 on a free port.
 
@@ -241,58 +237,3 @@ def bind(port: int) -> socket.socket:
     bound = socket.create_server((HOST, port), backlog=128)
     bound.setblocking(False)
     return bound
-
-
-class PageService:
-    """The page of one running supervisor: it listens from the first link on."""
-
-    def __init__(self, core: Any) -> None:
-        path = Path(core.state_dir) / "runtime" / "page" if core.state_dir else None
-        self._core, self._access = core, PageAccess(path, Role.OPERATE)
-        self._socket: socket.socket | None = None
-        self._lock = anyio.Lock()
-
-    async def make_link(self, sup: Any) -> str:
-        """Return a new link; listen if nobody does.
-
-        Raises:
-            OSError: no port can be bound.
-        """
-        async with self._lock:
-            if self._socket is None:
-                await self._listen(sup, 0)
-        return self._access.make_link()
-
-    async def resume(self, sup: Any) -> None:
-        """Listen on the port of an earlier supervisor, if a browser has a valid cookie for it."""
-        async with self._lock:
-            if not await anyio.to_thread.run_sync(self._access.restore):
-                return
-            try:
-                await self._listen(sup, self._access.port)
-            except OSError as error:
-                _log.warning("open pages are lost", port=self._access.port, why=str(error), fix=_FIX)
-
-    async def _listen(self, sup: Any, port: int) -> None:
-        bound = bind(port)
-        self._access.port = bound.getsockname()[1]
-        try:
-            await self._core.services.start("page", partial(self._serve, sup, bound))
-        except BaseException:
-            bound.close()
-            raise
-        self._socket = bound
-
-    async def _serve(
-        self, sup: Any, bound: socket.socket, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
-    ) -> None:
-        from supervisor.control.http.serving import serve_page  # here, since the module imports this one
-
-        try:
-            await serve_page(sup, bound, self._access, closing=self._core.services.closing, task_status=task_status)
-        except Exception:
-            raise  # a new incarnation serves the same socket
-        except BaseException:
-            bound.close()
-            raise
-        bound.close()

@@ -66,8 +66,7 @@ class App extends Component {
     try {
       await letIn();
     } catch (error) {
-      this.stream.set("denied", error.message);
-      return;
+      this.linkError = error.message; // a browser that was let in before needs no link
     }
     await this.stream.open();
   }
@@ -176,7 +175,7 @@ class App extends Component {
   /** The state as it was at a moment: folded anew, from the last checkpoint before it. */
   seek(t) {
     const { to } = this.extent();
-    if (t >= to - 0.05 && !this.isJournal()) return this.present();
+    if (t >= to - 0.05) return this.present();
     const model = this.past && this.at !== null && t >= this.at && this.past !== this.live ? this.past : new Model();
     if (model !== this.past) model.seq = this.begin;
     let low = 0;
@@ -220,8 +219,7 @@ class App extends Component {
       const t = this.at + (Math.min(250, at - (this.playedAt || at)) / 1000) * this.speed;
       this.playedAt = at;
       if (t >= this.extent().to) {
-        this.playing = false;
-        if (!this.isJournal()) this.present();
+        this.present();
       } else {
         this.seekQuietly(t);
       }
@@ -556,7 +554,7 @@ class App extends Component {
 
   render() {
     const { stream, ui } = this;
-    if (stream.status === "denied") return html`<main class="gate"><h1>supervisor</h1><p>${stream.why}</p><p class="soft">In a terminal, in the directory of the supervisor: <code>supervisor ui</code></p></main>`;
+    if (stream.status === "denied") return html`<main class="gate"><h1>supervisor</h1><p>${this.linkError || stream.why}</p><p class="soft">In a terminal, in the directory of the supervisor: <code>supervisor ui</code></p></main>`;
     const now = this.now();
     const lost = this.isLost();
     return html`<div class="frame" data-view=${ui.view} data-tab=${ui.tab} data-lost=${lost} data-past=${!this.isPresent()}>

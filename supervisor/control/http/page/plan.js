@@ -5,7 +5,7 @@ import { age, line } from "./format.js";
 import { Indicator } from "./icon.js";
 import { mergeText } from "./details.js";
 
-const WIDTH = 188;
+const WIDTH = 176;
 const HEIGHT = 64;
 const GRAPH_MAX = 400;
 
@@ -14,7 +14,7 @@ export class PlanView extends Component {
   layout(tasks) {
     const key = tasks.map((one) => `${one.id}>${one.depends}`).join(" ");
     if (this.key === key) return this.found;
-    const graph = new Graph().setGraph({ rankdir: "LR", nodesep: 18, ranksep: 44, marginx: 16, marginy: 16 }).setDefaultEdgeLabel(() => ({}));
+    const graph = new Graph().setGraph({ rankdir: "LR", nodesep: 18, ranksep: 64, marginx: 16, marginy: 16 }).setDefaultEdgeLabel(() => ({}));
     const known = new Set(tasks.map((one) => one.id));
     for (const one of tasks) graph.setNode(one.id, { width: WIDTH, height: HEIGHT });
     for (const one of tasks) for (const id of one.depends) if (known.has(id)) graph.setEdge(id, one.id);
