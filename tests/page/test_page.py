@@ -143,12 +143,13 @@ def test_tabs_share_one_stream_and_hidden_ones_have_none(tmp_path: Path) -> None
 def test_what_an_agent_says_is_text(tmp_path: Path) -> None:
     """Markup, scripts, escapes and direction overrides in titles, output and permissions make no element, and run
     nothing; a line of a megabyte is cut."""
+    prompt = f"@say {HOSTILE}\n@longline 1000000\n@ask edit: {HOSTILE}\n@run sleep 600"
     plan = f"""
 agents: {{a: {{adapter: scripted, permissions: ask}}}}
 tasks:
   - id: bad
     agent: a
-    prompt: {json.dumps(f"@say {HOSTILE}{chr(10)}@longline 1000000{chr(10)}@ask edit: {HOSTILE}{chr(10)}@run sleep 600")}
+    prompt: {json.dumps(prompt)}
 """
     with daemon_in(tmp_path) as daemon, browser() as new_page:
         watched = new_page()
