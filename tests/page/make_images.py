@@ -93,7 +93,7 @@ def main() -> None:
         daemon = stack.enter_context(daemon_in(where))
         daemon.submit(PLAN)
         for name, theme, script in PICTURES:
-            with browser(color_scheme=theme, viewport={"width": 1180, "height": 640}) as new_page:
+            with browser(color_scheme=theme, viewport={"width": 1260, "height": 680}) as new_page:
                 watched = new_page()
                 watched.page.goto(daemon.link())
                 watched.until(f"page.stream.status === 'live' && page.live.permissions.size === 1 && {ENDED}")

@@ -15,8 +15,8 @@ export const MACHINES = {
 };
 
 // Bounds of what is kept, so that a page that is open for weeks stays its size.
-const TURNS_MAX = 100;
-const CALLS_MAX = 400;
+const TURNS_MAX = 50;
+const CALLS_MAX = 100;
 const SEGMENTS_MAX = 400;
 const MARKS_MAX = 100;
 const ENDED_MAX = 4000;
