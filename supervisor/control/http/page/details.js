@@ -42,7 +42,7 @@ function SessionDetails({ app, one: s, now }) {
     <${Section} id="now" title="Now" note=${ended ? `ended ${age(now - s.ended)} ago` : `heard ${age(now - s.heard)} ago`}>
       <p class="doing" data-tone=${doing.tone}>${calls.length && !s.stage ? "" : doing.text}</p>
       ${!s.stage && calls.map((call) => html`<div class="call" key=${call.id} data-on=${app.ui.item === call.id}><code>${call.title}</code><span class="soft small">${call.id} · open for <b>${duration(now - call.start)}</b>${call.pid ? ` · pid ${call.pid}` : ""}</span>${!ended && html`<button class="small-button" disabled=${!app.canCommand()} aria-label=${`Abort call… ${call.id}`} onClick=${() => app.askAbort(s.id, call.id)}>Abort call…</button>`}</div>`)}
-      ${s.note && app.isPresent() && html`<p class="soft small">${line(s.note)}</p>`}
+      ${s.note && !ended && app.isPresent() && html`<p class="soft small">${line(s.note)}</p>`}
       ${s.stage && html`<p class="soft small">Stage <b class="stage" data-stage=${s.stage.stage}>${s.stage.stage}</b> since ${duration(now - s.stage.since)}${s.stage.until ? `, until ${clock(s.stage.until)}` : ""}.</p>`}
       ${ended && html`<p class="soft small">${s.rung && html`Stage <b class="stage" data-stage=${s.rung}>${s.rung}</b>, `}${s.took !== null ? `${duration(s.took)} after it was told to end; ` : ""}<b data-bad=${s.survivors !== 0}>${s.survivors}</b> survivors.</p>`}
       ${s.turns.flatMap((turn) => turn.permissions).filter((one) => one.open).map((one) => html`<${Permission} key=${one.id} app=${app} one=${one} now=${now} />`)}
@@ -114,7 +114,7 @@ function Why({ app, one }) {
       <span class="why-t">${clock(first.record.timestamp)}</span>
       <span class="why-what"><${Link} app=${app} id=${first.record.entity_id} /> <b>${events}</b>${first.role === "root" && first.record.actor ? html`<span class="soft"> by ${line(first.record.actor)}</span>` : ""}
         ${last.record.reason && html`<span class="soft block">${line(last.record.reason)}</span>`}
-        ${last.branches.map((branch) => html`<span class="soft block" key=${branch.record.seq}>${branch.role}: ${branch.record.event}${branch.record.reason ? ` – ${line(branch.record.reason)}` : ""}</span>`)}</span>
+        ${last.branches.map((branch) => html`<span class="soft block" key=${branch.record.seq}>${branch.role === "rung" ? "stage" : branch.role}: ${branch.record.event}${branch.record.reason ? ` – ${line(branch.record.reason)}` : ""}</span>`)}</span>
       <span class="why-seq">${last.record.seq}</span></li>`)}</ol>
   <//>`;
 }

@@ -29,7 +29,7 @@ export class Tree extends Component {
   }
 
   rowHeight() {
-    return parseFloat(getComputedStyle(document.documentElement).getPropertyValue("--row")) || 28;
+    return parseFloat(getComputedStyle(this.body || document.documentElement).getPropertyValue("--row")) || 28;
   }
 
   /** Paint the timeline. */
