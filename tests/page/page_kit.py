@@ -156,7 +156,11 @@ class Watched:
 
     def until(self, expression: str) -> None:
         """Wait until an expression of JavaScript is true; ``page`` is the page's own object."""
-        self.page.wait_for_function(f"() => {expression}", timeout=DEADLINE_S * 1000)
+        try:
+            self.page.wait_for_function(f"() => {expression}", timeout=DEADLINE_S * 1000)
+        except Exception as error:
+            seen = self.page.evaluate("JSON.stringify([page.ui, page.stream.status, page.live.seq])")
+            raise AssertionError(f"{expression} has not become true; {seen}, errors: {self.errors}") from error
 
     def texts(self, selector: str) -> list[str]:
         return [str(one) for one in self.page.locator(selector).all_inner_texts()]

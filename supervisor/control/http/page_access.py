@@ -89,8 +89,9 @@ class PageAccess:
 
     def restore(self) -> bool:
         """Read port and cookies of an earlier supervisor; return whether one of the cookies is valid."""
+        if self._path is None:
+            return False
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged: as if it did not exist
-            assert self._path is not None
             kept = json.loads(self._path.read_text())
             valid = {str(one): float(until) for one, until in kept["cookies"].items() if until > time.time()}
             self.port, self._cookies = int(kept["port"]), valid

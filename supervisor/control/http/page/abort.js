@@ -34,8 +34,10 @@ export class AbortDialog extends Component {
     clearInterval(this.timer);
   }
 
-  close = () => {
-    this.dialog.close();
+  close = () => this.dialog.close();
+
+  /** The dialog is closed, by a button or by the browser at Escape. */
+  closed = () => {
     this.props.app.set({ dialog: null });
     (this.back?.isConnected && this.back !== document.body ? this.back : document.querySelector(".tree-body"))?.focus();
   };
@@ -76,7 +78,7 @@ export class AbortDialog extends Component {
   }
 
   render({ app }, state) {
-    return html`<dialog class="dialog abort" ref=${(one) => (this.dialog = one)} aria-labelledby="abort-title" onCancel=${(e) => { e.preventDefault(); this.close(); }}>
+    return html`<dialog class="dialog abort" ref=${(one) => (this.dialog = one)} aria-labelledby="abort-title" onClose=${this.closed}>
       <div class="dialog-in">
         <header><h2 id="abort-title">Abort <code>${line(this.target() || this.session)}</code></h2><button class="plain" aria-label="Close" onClick=${this.close}>×</button></header>
         ${state.sent ? this.result(app, state) : this.plan(app, state)}

@@ -16,14 +16,15 @@ export class Help extends Component {
     this.dialog.showModal();
   }
 
-  close = () => {
-    this.dialog.close();
+  close = () => this.dialog.close();
+
+  closed = () => {
     this.props.app.set({ dialog: null });
     this.back?.focus?.();
   };
 
   render() {
-    return html`<dialog class="dialog help" ref=${(one) => (this.dialog = one)} aria-labelledby="help-title" onCancel=${(e) => { e.preventDefault(); this.close(); }}><div class="dialog-in">
+    return html`<dialog class="dialog help" ref=${(one) => (this.dialog = one)} aria-labelledby="help-title" onClose=${this.closed}><div class="dialog-in">
       <header><h2 id="help-title">Keys and signs</h2><button class="plain" aria-label="Close" onClick=${this.close}>×</button></header>
       <div class="dialog-body help-grid" tabindex="0" role="region" aria-label="Keys and signs">
         <section><h3>Keys</h3><dl class="keys-list">${KEYS.map(([keys, what]) => html`<div key=${keys}><dt><kbd>${keys}</kbd></dt><dd>${what}</dd></div>`)}</dl></section>
