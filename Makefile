@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-telemetry bench-soak bench-growth fuzz api-check crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-telemetry bench-soak bench-growth fuzz api-check crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +48,9 @@ telemetry: $(VENV)/ready  ## The page that is generated from the tables of the m
 
 conformance: $(VENV)/ready  ## The page that says what shows each statement of the specification
 	$(BIN)/python -m tests.conformance
+
+page-images: $(VENV)/ready  ## The pictures of the page in docs/images, of a run with scripted agents; needs chromium
+	$(BIN)/python -m tests.page.make_images
 
 $(VENV)/docs: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'

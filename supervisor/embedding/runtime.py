@@ -204,6 +204,8 @@ async def open_in(
         if serve_http is not None:
             with suppress(ActorStopped):  # as above
                 await sup.core.services.start("http", partial(serve_http, sup, closing=sup.core.services.closing))
+        if opened is not None and control:
+            await _prepare_page(sup)
         with anyio.CancelScope() as block:
             if stop_cancels_host:
                 sup.core.registry.system.group.start_soon(_cancel_after_drain, sup.core, block)
@@ -228,6 +230,31 @@ def _http_service(opened: StateDir, http: bool | HttpOptions) -> Iterator[Callab
             return serve_http(sup, sockets, options, tls=tls, **given)
 
         yield serve
+
+
+async def _prepare_page(sup: Supervisor) -> None:
+    """Let *sup* serve the page for people once somebody asks for a link, or at once if pages of an earlier supervisor
+    are open."""
+
+    async def make_link() -> str:
+        return str(await (await service()).make_link(sup))
+
+    async def service() -> Any:
+        return sup.core.part(await anyio.to_thread.run_sync(_page_service))
+
+    if find_spec("fastapi") is None or find_spec("hypercorn") is None:
+        return
+    sup.core.make_page_link = make_link
+    if (Path(sup.core.state_dir or "") / "runtime" / "page").exists():
+        with suppress(ActorStopped):  # the journal was lost meanwhile
+            await (await service()).resume(sup)
+
+
+def _page_service() -> Callable[[SupervisorCore], Any]:
+    """Import the page, which needs an extra, and takes a second: not in the event loop, where everything would wait."""
+    from supervisor.control.http.page_service import PageService
+
+    return PageService
 
 
 async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:

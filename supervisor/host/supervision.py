@@ -11,7 +11,7 @@ itself there. A connection starts child sessions for its agent, and a session st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 import anyio
@@ -147,6 +147,8 @@ class SupervisorCore:
         """Function that reads the token file of the HTTP API again, if tokens are served."""
         self.launch_variables: Final[list[Variables]] = []
         """Functions that add variables to the environment of each agent; the agent's own variables count first."""
+        self.make_page_link: Callable[[], Awaitable[str]] | None = None
+        """Function that returns a link to the page for people, if this supervisor can serve one."""
         self._parts: dict[Callable[[SupervisorCore], object], object] = {}
 
         self.session_services.make_connection = ConnectionFactory(

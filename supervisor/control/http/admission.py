@@ -36,6 +36,7 @@ BODY_S: Final = 30.0
 STALL_S: Final = 10.0
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
 """Paths that need no token: they say nothing about what the supervisor does."""
+PAGE_PATHS: Final = frozenset({"/", "/session"})
 _TOKEN_NAMES: Final = frozenset({"token", "access_token", "api_key", "key"})
 SENDERS_MAX: Final = 1_024
 """Number of senders whose rates are remembered; the sender that was silent for longest is forgotten first."""
@@ -66,13 +67,20 @@ class RateLimit:
 
 
 class Admission:
-    """ASGI middleware. *origins* are the sites of other hosts whose pages may send requests; *rate* limits senders."""
+    """ASGI middleware. *origins* are the sites of other hosts whose pages may send requests; *rate* limits senders;
+    *has_page*: the files of the page, and the exchange of a link for a cookie, need neither token nor cookie."""
 
     def __init__(
-        self, app: Asgi, identify: Identify, *, origins: Collection[str] = (), rate: RateLimit | None = None
+        self,
+        app: Asgi,
+        identify: Identify,
+        *,
+        origins: Collection[str] = (),
+        rate: RateLimit | None = None,
+        has_page: bool = False,
     ) -> None:
         self._app, self._identify = app, identify
-        self._origins, self._rate = frozenset(origins), rate
+        self._origins, self._rate, self._has_page = frozenset(origins), rate, has_page
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -104,7 +112,7 @@ class Admission:
             raise Problem(400, "Authorization: a token in a URL ends in logs; send it in this header, as Bearer TOKEN")
         self._check_origin(headers)
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        if path in OPEN_PATHS:
+        if path in OPEN_PATHS or (self._has_page and (path in PAGE_PATHS or path.startswith("/page/"))):
             if self._rate is not None:
                 self._rate.check(f"open {(scope.get('client') or ('',))[0]}", anyio.current_time())
             return None

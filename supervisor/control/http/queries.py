@@ -166,8 +166,10 @@ router = APIRouter(prefix="/api/v1", responses=ERRORS, tags=["queries"])
 
 
 def supervisor_of(request: Request) -> Supervisor:
-    """Return the supervisor that the app of the request serves."""
-    found: Supervisor = request.app.state.supervisor
+    """Return the supervisor that the app of the request serves; raise a Problem if it serves only a journal."""
+    found: Supervisor | None = request.app.state.supervisor
+    if found is None:
+        raise Problem(409, "the supervisor of this journal has ended; start it again to command it", code="refused")
     return found
 
 
