@@ -324,6 +324,7 @@ class AbortService:
         state = self._registry.entities[turn_id].state if turn_id in self._registry.entities else None
         # An abort ends the session, but not what its turn has achieved before.
         how = f"its turn {turn_id} had succeeded" if state is Turn.COMPLETING else ""
+        how = f"its turn {session.data.verifying} was being verified" if session.data.verifying else how
         stopped = _StoppedNode(node, session, len(session.fates), how=how)
         session.request_stop(stop, cause=cause, within_s=node.due.kill_s if node.due is not None else None)
         return stopped

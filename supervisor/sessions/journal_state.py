@@ -133,6 +133,8 @@ class SessionHistory:
         """For each prompt, oldest first, whether it may be tried only once."""
         self.spent = False
         """True if a prompt that may be tried only once has failed."""
+        self._succeeded = ""
+        """Turn whose agent was the last to report success."""
         self.answer: RecordedOutcome | None = None
         """Outcome of the last prompt that may be tried only once, if that prompt has ended; other prompts do
         not count."""
@@ -205,12 +207,16 @@ class SessionHistory:
                 how = "completed" if record.metadata["completed"] else "failed"
                 if record.metadata["completed"]:
                     self.budget = self.budget._replace(troubles=0)
-                if self._is_once(asked):
+                # A turn that fails after its success was rejected: its request had been replied to before.
+                is_rejected = not record.metadata["completed"] and record.metadata["turn_id"] == self._succeeded
+                if self._is_once(asked) and not is_rejected:
                     self.answer = RecordedOutcome(how, str(record.metadata["error"]), record.seq)
             case "WorktreeReady":
                 self.directory = str(record.metadata["path"])
             case "SessionStarted":
                 self.resume_id, self.interrupted = None, False
+            case "SessionExited" if record.to_status == "SessionComplete":
+                self._succeeded = record.actor
             case "SessionExited" if _is_crash(record):
                 self.spent = self._is_once(asked) or _is_final(record)
                 self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)

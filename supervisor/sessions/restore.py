@@ -222,7 +222,9 @@ class Recovery:
         roots = {row.id for row in rows if row.parent_id is None}
         for row, entity in found:
             if entity.kind is Kind.SESSION:
-                self._pasts[row.id] = await past_of(self._journal, row.id)
+                past = self._pasts[row.id] = await past_of(self._journal, row.id)
+                if entity.data.verifying:  # its request was replied to, though the turn is not over
+                    past.answer = RecordedOutcome("completed", "", past.entered_seq)
             elif entity.kind is Kind.TURN:
                 if entity.data.session_id not in roots:  # a root session has no siblings and no parent
                     self._crossed.setdefault(entity.data.session_id, []).extend(
