@@ -163,7 +163,16 @@ def stale(data: TurnData, event: Event) -> bool:
 
 
 _MAY_BE_STALE = frozenset(
-    (PermissionAnswered, ToolCompleted, ProgressSeen, AgentSpawned, TaskFailed, VerifyRequested, BoundaryAwaited)
+    (
+        PermissionAnswered,
+        ToolCompleted,
+        ProgressSeen,
+        AgentSpawned,
+        TaskCompleted,
+        TaskFailed,
+        VerifyRequested,
+        BoundaryAwaited,
+    )
 )
 
 

@@ -7,6 +7,7 @@ acceptance test runs, and nobody waits for a time.
 
 from __future__ import annotations
 
+import copy
 import signal
 import subprocess
 import sys
@@ -21,11 +22,12 @@ from supervisor.diagnostics.validate import validate_lines
 from supervisor.journal.reader import JournalReader
 from supervisor.lifecycles.turn import DEADLINE
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
-from supervisor.plans import AgentConfig, Plan
+from supervisor.plans import AgentConfig, Plan, RecoveryConfig
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
 from tests.support import (
     DEADLINE_S,
+    FrozenJournal,
     Gate,
     HeldPipe,
     Run,
@@ -37,6 +39,7 @@ from tests.support import (
     start_call,
     states_of,
     supervising,
+    taking_over,
     wait_for_record,
 )
 
@@ -233,6 +236,30 @@ tasks:
     assert only(events, "task_completed", "t:t1").cause_id == only(events, "tests_passed", "r1#t:run").seq
     assert only(events, "execution_completed", "r1#t:run").seq < only(events, "agent_reaped", "t:t1").seq
     assert states_of(events, "r1#t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
+
+
+@pytest.mark.parametrize("how", ["resume", "stop"])
+async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, how: str) -> None:
+    """A supervisor that dies between the result of the tests and the end of the turn leaves the turn VERIFYING; the
+    next one completes the turn, also if it stops the session."""
+    plan = plan_of("true")
+    agents = plan.agents
+    async with supervising(
+        tmp_path,
+        settings=plan.settings,
+        agents=agents,
+        journal=lambda store: FrozenJournal(store, "task_completed"),
+    ) as run:
+        async with anyio.create_task_group() as group:
+            start_call(group, run_plan, run.sup, plan)
+            await run.disk.frozen.wait()
+            left = copy.deepcopy(run.store)
+            run.disk.thaw.set()
+    assert (left.entities["r1#t"].state, left.entities["t:t1"].state) == ("DONE", "VERIFYING")
+    settings = plan.settings.model_copy(update={"recovery": RecoveryConfig.model_validate({"sessions": how})})
+    async with taking_over(left, tmp_path, agents=agents, settings=settings):
+        pass
+    assert states_of(left.log.after(0, 1_000_000), "t:t1") == [*BEGUN, "COMPLETING", "REAPED"]
 
 
 def records(workdir: Path) -> list[LifecycleEvent]:
