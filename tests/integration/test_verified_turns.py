@@ -239,10 +239,10 @@ tasks:
 
 
 @pytest.mark.parametrize("how", ["resume", "stop"])
-async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, how: str) -> None:
+async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, roll: HeldPipe, gate: Gate, how: str) -> None:
     """A supervisor that dies between the result of the tests and the end of the turn leaves the turn VERIFYING; the
-    next one completes the turn, also if it stops the session."""
-    plan = plan_of("true")
+    next one completes the turn, also if it stops the session, and others after it."""
+    plan = plan_of(WAITS_AT_GATE)
     agents = plan.agents
     async with supervising(
         tmp_path,
@@ -252,6 +252,10 @@ async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, how: str) -> No
     ) as run:
         async with anyio.create_task_group() as group:
             start_call(group, run_plan, run.sup, plan)
+            await roll.here(1)
+            for _ in range(5):
+                await run.sup.start_session("other", agent="sh")
+            gate.open()
             await run.disk.frozen.wait()
             left = copy.deepcopy(run.store)
             run.disk.thaw.set()
