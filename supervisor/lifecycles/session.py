@@ -527,8 +527,8 @@ def hand_over(data: SessionData, event: SessionExited) -> Answered:
     current = data.current
     if current is None or not current.once or current.goes_on or _owed_turn(data) is not None:
         return data, ()
-    done = TurnReaped(turn_id=data.turn_id, completed=True, how=event.verdict)
-    return settle_request(_change(data, verifying=data.turn_id), done)
+    answer = ReplyToRequest(request_id=current.id, outcome="completed", how=event.verdict)
+    return _answer(_change(data, verifying=data.turn_id), answer, event)
 
 
 def note_verified(data: SessionData, event: TurnReaped) -> Answered:
@@ -652,9 +652,14 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
     if event.completed and _owed_turn(data) is not None:
         return _go_on(data, msgspec.structs.replace(data.current, prompt="", reason=""), event)
     outcome = "completed" if event.completed else "failed"
+    answer = ReplyToRequest(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
+    return _answer(data, answer, event)
+
+
+def _answer(data: SessionData, answer: ReplyToRequest, event: Event) -> Answered:
+    """Reply to the request, and begin the next request, or the turn of a message that needs one."""
     # Reply and next turn are effects of one record: a kill in between leaves both in the outbox, so no request is
     # answered twice and none is lost.
-    answer = ReplyToRequest(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
     if data.queue:
         following, *rest = data.queue
         data, opened = _go_on(_change(data, queue=tuple(rest)), following, event)

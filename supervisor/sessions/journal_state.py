@@ -202,14 +202,14 @@ class SessionHistory:
                 self.once.pop(request_id, None)
                 self.once[request_id] = once = bool(record.metadata.get("once"))
                 self.answer = None if once else self.answer
+            case "TurnReaped" if not record.metadata["completed"] and record.metadata["turn_id"] == self._succeeded:
+                pass  # its work was rejected: the request had been replied to when the agent was done
             case "TurnReaped" if record.from_status == "SessionComplete" or self.spent:
                 self.spent = False
                 how = "completed" if record.metadata["completed"] else "failed"
                 if record.metadata["completed"]:
                     self.budget = self.budget._replace(troubles=0)
-                # A turn that fails after its success was rejected: its request had been replied to before.
-                is_rejected = not record.metadata["completed"] and record.metadata["turn_id"] == self._succeeded
-                if self._is_once(asked) and not is_rejected:
+                if self._is_once(asked):
                     self.answer = RecordedOutcome(how, str(record.metadata["error"]), record.seq)
             case "WorktreeReady":
                 self.directory = str(record.metadata["path"])

@@ -171,6 +171,18 @@ async def test_a_turn_whose_work_is_incomplete_has_failed(tmp_path: Path) -> Non
     assert only(run.events(), "task_failed", "t:t1").reason == "not complete: nothing is at whole"
 
 
+async def test_a_turn_ends_after_its_figures(tmp_path: Path) -> None:
+    """The usage of a turn is on record before the turn is REAPED."""
+    scripted = {"sh": AgentConfig(adapter="scripted")}
+    plan = plan_of("true", agents=scripted, prompt="@use 5 7 0.01\n@say done")
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        result = await run_plan(run.sup, plan)
+    assert (result.tasks["t"].tokens, result.tasks["t"].cost_usd) == (12, 0.01)
+    used = [one for one in run.events("t") if one.event == "Usage" and one.metadata["turn"] == "t:t1"]
+    assert used[-1].metadata["used"]["cost_usd"] == 0.01
+    assert used[-1].seq < only(run.events(), "agent_reaped", "t:t1").seq
+
+
 async def test_an_approval_is_not_the_turns(tmp_path: Path) -> None:
     """The turn of a task that waits for an approval is over."""
     plan = plan_of("true", approval="after")
