@@ -119,7 +119,7 @@ _COMMANDS: Final = (
     ("logs", "logs:logs_command", "Print what the agents of a task or session wrote."),
     ("metrics", "metrics:metrics_group", "Figures from the journal: how long states last, and what follows."),
     ("permissions", "permissions:permissions", "List the permission requests that wait for an answer."),
-    ("plan", "plan:plan_group", "Check a plan, or print the JSON Schema of plans."),
+    ("plan", "plan:plan_group", "Check or show a plan, or print the JSON Schema of plans."),
     ("plugins", "plugins:plugins", "List the installed plug-ins, and what they add."),
     ("ps", "query:ps_command", "List the sessions, and their agents and turns."),
     ("reject", "tasks:reject", "Reject planned tasks, or the results of tasks."),

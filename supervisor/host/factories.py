@@ -95,6 +95,7 @@ def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> 
         own_programs=agent_programs(),
         function=config.function,
         explain_retries=config.explain_retries,
+        tool_timeouts={str(kind): limit_s for kind, limit_s in config.tool_timeouts.items()},
         max_sessions=config.max_sessions,
     )
 

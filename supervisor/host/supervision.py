@@ -103,7 +103,7 @@ class SupervisorCore:
 
         # Sessions: their start.
         self.trust = Trust(self.registry, self.setups)
-        self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
+        self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session, self.aborts.abort_call)
         self.session_factory = SessionFactory(
             self.registry,
             self.session_services,

@@ -134,9 +134,14 @@ class TestsStallConfig(StallConfig):
 
 
 class LivenessConfig(Model):
-    """Seconds between liveness snapshots (0 for none), and the stall limits."""
+    """Seconds between liveness snapshots (0 for none), the stall limits, and the limit for idle agents."""
 
     snapshot_s: Seconds = Field(default=_LIVENESS.snapshot_s, description="Seconds between two checks; 0: no check.")
+    idle_s: Seconds = Field(
+        default=_LIVENESS.idle_s,
+        description="Seconds without a prompt after which an agent is ended, if its conversation can be continued by "
+        "another process; 0: never.",
+    )
     default: StallConfig = Field(
         default=StallConfig(), description="Stall limits where neither large nor tests applies."
     )

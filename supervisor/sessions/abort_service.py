@@ -204,8 +204,17 @@ class AbortService:
     def abort_session(self, session_id: str, reason: str, actor: str, because: RecordId, blamed: AbortReason) -> None:
         """Abort a session, and everything below it, because of the record *because*; without a receipt, and without an
         await. For a session that is ending already, nothing is done."""
+        self._abort_now(session_id, AbortScope.SESSION, reason, actor, because, blamed)
+
+    def abort_call(self, call_id: str, reason: str, actor: str, because: RecordId, blamed: AbortReason) -> None:
+        """Abort a tool call because of the record *because*, as ``abort_session`` does; its session goes on."""
+        self._abort_now(call_id, AbortScope.TOOL, reason, actor, because, blamed)
+
+    def _abort_now(
+        self, target: str, scope: AbortScope, reason: str, actor: str, because: RecordId, blamed: AbortReason
+    ) -> None:
         with suppress(UnknownTarget):
-            plan = self.plan(session_id, AbortScope.SESSION)
+            plan = self.plan(target, scope)
             if not plan.already_ended:
                 self._stop(_Order(plan, self._new_id(), reason, actor, cause_seq=because, abort_reason=blamed))
 

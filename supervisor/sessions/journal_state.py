@@ -175,6 +175,8 @@ class SessionHistory:
                     self.policy = msgspec.convert(fact["policy"], AbortPolicy)
             case "Resumed":
                 self.resume_id, self.interrupted = fact["resume_id"], fact["interrupted"]
+            case "AgentReclaimed":
+                self.resume_id = fact["resume_id"]
             case "AbortRecord" if fact["scope"] != AbortScope.TOOL:
                 self.aborts.append(record)
             case "AbortJoined":
