@@ -334,10 +334,12 @@ class AbortService:
             call = turn.stop_call(node, stop, cause, ends=ends, is_bounded=is_bounded)
             return _StoppedNode(node, session, fates_before, call)
         session = self._registry.sessions[node.id]
-        turn_id = session.data.turn_id
+        turn_id = session.data.verifying or session.data.turn_id
         state = self._registry.entities[turn_id].state if turn_id in self._registry.entities else None
         # An abort ends the session, but not what its turn has achieved before.
         how = f"its turn {turn_id} had succeeded" if state is Turn.COMPLETING else ""
+        if state is Turn.VERIFYING and session.data.verifying:
+            how = f"its turn {turn_id} was being verified"
         stopped = _StoppedNode(node, session, len(session.fates), how=how)
         session.request_stop(stop, cause=cause, within_s=node.due.kill_s if node.due is not None else None)
         return stopped

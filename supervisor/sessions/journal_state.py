@@ -133,6 +133,8 @@ class SessionHistory:
         """For each prompt, oldest first, whether it may be tried only once."""
         self.spent = False
         """True if a prompt that may be tried only once has failed."""
+        self._succeeded = ""
+        """Turn whose agent was the last to report success."""
         self.answer: RecordedOutcome | None = None
         """Outcome of the last prompt that may be tried only once, if that prompt has ended; other prompts do
         not count."""
@@ -202,6 +204,8 @@ class SessionHistory:
                 self.once.pop(request_id, None)
                 self.once[request_id] = once = bool(record.metadata.get("once"))
                 self.answer = None if once else self.answer
+            case "TurnReaped" if not record.metadata["completed"] and record.metadata["turn_id"] == self._succeeded:
+                pass  # its work was rejected: the request had been replied to when the agent was done
             case "TurnReaped" if record.from_status == "SessionComplete" or self.spent:
                 self.spent = False
                 how = "completed" if record.metadata["completed"] else "failed"
@@ -213,6 +217,8 @@ class SessionHistory:
                 self.directory = str(record.metadata["path"])
             case "SessionStarted":
                 self.resume_id, self.interrupted = None, False
+            case "SessionExited" if record.to_status == "SessionComplete":
+                self._succeeded = record.actor
             case "SessionExited" if _is_crash(record):
                 self.spent = self._is_once(asked) or _is_final(record)
                 self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)
