@@ -34,7 +34,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("supervisor.agents", "supervisor.plugins", "supervisor.sessions"),
     ("supervisor.host",),
     ("supervisor.work", "supervisor.control"),
-    ("supervisor.embedding",),
+    ("supervisor.embedding", "supervisor.triggers"),
     ("supervisor.daemon",),
     ("supervisor.cli",),
     ("supervisor.simulation",),
@@ -67,6 +67,9 @@ PURE_MODULES = frozenset(
         "supervisor.mock_model.matcher",
         "supervisor.mock_model.routes",
         "supervisor.ports.logs",
+        "supervisor.triggers.event_values",
+        "supervisor.triggers.schedule",
+        "supervisor.triggers.signatures",
         "supervisor.work.backlog",
         "supervisor.work.leases",
         "supervisor.work.owned_paths",
@@ -104,6 +107,7 @@ RUNTIME = frozenset({"supervisor.runtime.entity", "supervisor.runtime.entity_reg
 """Modules of the entities, where tables are stepped."""
 USERS_OF_APPLY = frozenset(
     {
+        "supervisor.triggers.service",
         "supervisor.work.end_of_work",
         "supervisor.work.task_entity",
         "supervisor.work.workers",

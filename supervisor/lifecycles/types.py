@@ -26,6 +26,7 @@ class Kind(StrEnum):
     JOB = "job"
     WORKSTREAM = "workstream"
     WORKER = "worker"
+    TRIGGER = "trigger"
 
 
 class AbortScope(StrEnum):
