@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -112,10 +111,10 @@ def _entities(state_dir: Path) -> list[EntityRow]:
 @json_option
 def list_command(state_dir: Path, workdir: Path, as_json: bool) -> None:
     """List the triggers of the file, with their state in the daemon, and when schedules fire next."""
+    definitions = _definitions(state_dir, workdir)
     from supervisor.triggers.definitions import writable_by_agents
     from supervisor.triggers.schedule import local_text
 
-    definitions = _definitions(state_dir, workdir)
     rows = {data_of(row)["name"]: row for row in _entities(state_dir) if not row.ended}
     found = []
     for name, one in definitions.items():
@@ -155,9 +154,9 @@ def _base(row: EntityRow | None, definition: Definition) -> float:
 @json_option
 def next_command(name: str, state_dir: Path, workdir: Path, as_json: bool) -> None:
     """Print the coming ten times of a schedule: local time with its offset, and UTC."""
+    one = _definition(state_dir, workdir, name)
     from supervisor.triggers.schedule import local_text, occurrence_id
 
-    one = _definition(state_dir, workdir, name)
     if one.config.schedule is None:
         raise BadInput(f"NAME: {name!r} is a {one.source_text}; only a schedule has times")
     schedule = one.config.schedule.value()
@@ -202,7 +201,7 @@ def test_command(
         say(f"starts {trial.starts}")
         say("\n".join(f"--- prompt of {task}\n{prompt}" for task, prompt in trial.prompts.items()))
     if trial.nothing:
-        sys.exit(1)
+        click.get_current_context().exit(1)
 
 
 def _document(path: Path) -> Mapping[str, Any]:

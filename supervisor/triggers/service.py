@@ -129,8 +129,6 @@ class TriggerService:
         self._entities: dict[str, TriggerEntity] = {}
         """Entities by the names of the triggers."""
         self._watches: dict[str, Watch] = {}
-        self._absorbing: set[str] = set()
-        """Triggers whose run has just ended: the next scan of their folders counts as written by the run."""
         self._refusals: dict[str, list[float]] = {}
         """Times of the refusals of the last hour that are on record, by name."""
         self._unrecorded: dict[str, int] = {}
@@ -293,7 +291,9 @@ class TriggerService:
         await self._daemon.wait_ended(run)
         if self._daemon.ending.is_set() or not self._is_there(entity):
             return
-        self._absorbing.add(entity.data.name)
+        if (watch := self._watches.get(entity.data.name)) is not None:
+            # Before the end is on record: what is there now may be the run's, and what comes after it is somebody's.
+            watch.begin(await self._scan(entity.data.name, watch))
         record = self._apply(entity, RunEnded(delivery=delivery, run=run), cause)
         self._take_queued(entity, Cause(record.seq, None, CAUSE.actor))
 
@@ -358,26 +358,21 @@ class TriggerService:
                     for name, watch in list(self._watches.items()):
                         if any(Path(path).is_relative_to(watch.folder) for path in paths):
                             watch.notice()
-                        if watch.wants_scan(anyio.current_time()) or name in self._absorbing:
+                        if watch.wants_scan(anyio.current_time()):
                             await self._look(name, watch)
                     if reloaded.is_set():
                         break
 
     async def _look(self, name: str, watch: Watch) -> None:
-        snapshot = await self._scan(name, watch)
         entity = self._entities.get(name)
-        if entity is None:
-            return
-        was_lost, is_free = watch.is_lost, entity.data.is_free and name not in self._absorbing
-        if entity.data.is_free:
-            self._absorbing.discard(name)
+        if entity is None or not entity.data.is_free:
+            return  # the end of the run looks
+        snapshot, was_lost = await self._scan(name, watch), watch.is_lost
         changed = watch.compare(snapshot, anyio.current_time())
         if watch.is_lost is not was_lost:
             fact = WATCH_LOST if watch.is_lost else WATCH_FOUND
             entity.record_fact(fact, CAUSE, {"folder": str(watch.folder)})
-        if not is_free:
-            watch.begin(snapshot)
-        elif changed:
+        if changed:
             now = self._core.journal_writer.clock.wall.time()
             document = {"changed": list(changed), "count": len(changed)}
             values = take_values(document, self._definitions[name].config.values)

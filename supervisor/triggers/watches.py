@@ -8,8 +8,8 @@ cases: the next scan, at the latest after ``RESCAN_S``, finds what is different.
 
     change noticed -> scan differs from the last settled one -> no difference between scans for ``settle_s`` -> changed
 
-While a run of the trigger goes on, and once at its end, a scan is only remembered: what the run writes, or merges into
-the folder, fires nothing. Files that were removed fire nothing.
+While a run of the trigger goes on nothing is compared, and at its end a scan is only remembered: what the run writes,
+or merges into the folder, fires nothing. Files that were removed fire nothing.
 
 Not watched are the state directory, ``.git``, hidden files, and files with the names that editors give to unfinished
 ones. Symbolic links are not followed.

@@ -175,7 +175,7 @@ def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -
     until(lambda: (place.path / "inbox" / "by-the-run.md").exists())
     ended = [outcome for outcome, _ in place.history("inbox")]
     assert ended == ["accepted", "started", "ended"] * 2
-    logs = [place.run("logs", name).out for name in ("read", "read-2")]
+    logs = [place.run("logs", name).out for name in ("r1#read", "r2#read")]
     assert ['["1.md"]' in logs[0].replace("\\", ""), '["2.md"]' in logs[1].replace("\\", "")] == [True, True]
 
 
