@@ -168,7 +168,7 @@ def next_command(name: str, state_dir: Path, workdir: Path, as_json: bool) -> No
 
 # --------------------------------------------------------------------------------------------------------------- test
 class _Trial(NamedTuple):
-    """What an event would start: the values and the prompts of the tasks, or why nothing."""
+    """Result of a trial: what the event would start, the values and the prompts of the tasks; or why nothing."""
 
     starts: str
     values: Mapping[str, str]

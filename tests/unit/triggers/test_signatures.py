@@ -194,6 +194,6 @@ SIGNED = (
     body=st.binary(max_size=60),
 )
 def test_no_request_of_a_stranger_raises_another_error(provider: str, headers: dict[str, str], body: bytes) -> None:
-    """Whatever headers and body a stranger sends, the request is forged."""
+    """A request of a stranger is forged, with any headers and any body."""
     with pytest.raises(Forged):
         receive(provider, SECRETS[provider], headers, body, NOW)
