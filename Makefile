@@ -79,6 +79,7 @@ crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare wh
 	$(BIN)/python -m tests.crash.writer --plant early-acknowledgement
 	$(BIN)/python -m tests.crash.plans --kills $$(( $(or $(CYCLES),100) / 5 )) --tasks 200
 	$(BIN)/python -m tests.crash.daemon --kills $$(( $(or $(CYCLES),100) / 5 )) --tasks 40
+	$(BIN)/python -m tests.crash.one_truth --kills $(or $(CYCLES),100)
 	$(BIN)/python -m tests.crash.workstream --cycles $$(( $(or $(CYCLES),100) / 50 ))
 	$(BIN)/python -m tests.crash.git_steps --calls 4 --rounds $$(( $(or $(CYCLES),100) / 50 ))
 

@@ -24,7 +24,7 @@ from supervisor.cli.options import say as print_text
 from supervisor.cli.rendering import event_line, json_line, receipt_text, tree_text
 from supervisor.cli.run_execution import configure_logging
 from supervisor.cli.why import why_text
-from supervisor.diagnostics.causal_trace import roots, why
+from supervisor.diagnostics.causal_trace import RecordList, roots, why
 from supervisor.diagnostics.tree_view import tool_calls, tree
 from supervisor.diagnostics.validate import validate_lines
 from supervisor.embedding.journals import open_reader
@@ -255,20 +255,20 @@ def summary(
 def _unexplained(state: StateDir) -> list[str]:
     """Return the ended entities whose end does not lead back to exactly one root record."""
     with open_reader(state.root) as reader:
-        rows, by_seq = reader.entities(), {event.seq: event for event in reader.events()}
+        rows, records = reader.entities(), RecordList(reader.events())
     ended = [one for row in rows for one in (row.id, *(tool_calls(row) if row.kind == Kind.TURN else ()))]
-    return [entity_id for entity_id in ended if len(roots(by_seq, entity_id)) != 1]
+    return [entity_id for entity_id in ended if len(roots(records, entity_id)) != 1]
 
 
 def _show(state: StateDir, receipts: list[Receipt], summary: dict[str, Any], say: Say) -> None:
     with open_reader(state.root) as reader:
         rows = reader.entities()
-        events = list(reader.events())
+        records = RecordList(reader.events())
     say("\nThe tree at the end:\n" + tree_text(tree(rows)))
     say("\nThe receipts:")
     for receipt in receipts:
         say(receipt_text(receipt))
-    say("\nwhy forest/right/deeper ended:\n" + why_text(why(events, "forest/right/deeper")))
+    say("\nwhy forest/right/deeper ended:\n" + why_text(why(records, "forest/right/deeper")))
     sessions = ", ".join(f"{name} {outcome}" for name, outcome in summary["sessions"].items())
     say(f"\n{sessions}")
     say(f"{summary['transitions']} transitions in the journal, {summary['illegal']} illegal")

@@ -17,7 +17,7 @@ from typing import Final
 
 from supervisor.control.error_messages import BadInput, UnknownId
 from supervisor.diagnostics.outcomes import data_of
-from supervisor.diagnostics.tree_view import tool_calls
+from supervisor.diagnostics.tree_view import STAYING, tool_calls
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.run_ids import GivenId, ambiguous_task, id_of_task, is_run_id, name_of_task, read_id
@@ -137,7 +137,7 @@ def sessions_named(reader: Reader, entity_id: str, *, running: bool) -> list[str
         UnknownId: nothing has that id.
         BadInput: as for :func:`task_given`.
     """
-    rows = reader.entities()
+    rows = reader.entities(ended_kinds=STAYING)
     sessions = {row.id for row in rows if row.kind == Kind.SESSION}
     if (task := task_given(rows, entity_id, running=running)) is not None:
         tasks = [task]
@@ -201,7 +201,7 @@ def newest_of_name(reader: Reader, name: str, *, running: bool) -> str:
         UnknownId: nothing has that name.
         BadInput: as for :func:`task_given`.
     """
-    rows = reader.entities()
+    rows = reader.entities(ended_kinds=STAYING)
     if "#" in name:
         name = in_session(reader, rows, name)
         is_known = reader.entity(name) is not None or reader.archived_records()  # else it is said what is wrong with it
@@ -270,7 +270,7 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
         BadInput: as for :func:`task_given`.
     """
     with open_journal(state_dir) as (state, reader):
-        rows = reader.entities()
+        rows = reader.entities(ended_kinds=STAYING)
         entity_id = in_session(reader, rows, entity_id)
         running = state.lock_holder() is not None
         row = reader.entity(entity_id) or task_given(rows, entity_id, running=running)

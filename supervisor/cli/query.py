@@ -114,8 +114,8 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
     the lines to show, and whether a supervisor runs."""
     with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows: one that ends now leaves none alive
-        every = reader.entities()
-        rows, used = _wanted(every, all_of_it), used_by_rows(reader, every)
+        rows = reader.entities(ended_kinds=None if all_of_it else STAYING)
+        used = used_by_rows(reader, rows)
         times = read_state_times(reader, rows)
     active_at, options = _last_outputs(state, rows), state_dir_words(state.root)
     now = time.time()
@@ -130,9 +130,8 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
 def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
     with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows, as in ``ps``
-        every = reader.entities()
-        rows = _wanted(every, all_of_it)
-        used = used_in(reader) if as_json else used_by_rows(reader, every)
+        rows = reader.entities(ended_kinds=None if all_of_it else STAYING)
+        used = used_in(reader) if as_json else used_by_rows(reader, rows)
         times = read_state_times(reader, rows)
     now, active_at = time.time(), _last_outputs(state, rows)
     nodes = tree(rows, used, times, state_dir_words(state.root), now=now, active_at=active_at, supervised=running)
@@ -164,8 +163,8 @@ def used_in(reader: Reader, *, archived: bool = True) -> Mapping[str, Amounts]:
 
 
 def used_by_rows(reader: Reader, rows: Iterable[EntityRow]) -> Mapping[str, Amounts]:
-    """Return the usage by entity id, without what is in archives. *rows* are all entities of the journal: they say what
-    is below what, so that births, most of the records, are not read."""
+    """Return the usage by entity id, without what is in archives. *rows* are all sessions and tasks: they say what is
+    below what, so that births, most of the records, are not read."""
     totals = UsageTotals(reader.events_named(*OWN_USAGE_EVENTS))
     for row in rows:
         if row.parent_id and row.kind in (Kind.SESSION, Kind.TASK):
@@ -195,10 +194,6 @@ def _aged(seen: Iterable[EntityLine], rows: Iterable[EntityRow]) -> list[EntityL
     """Replace the age of each settled entity by its age at the last change."""
     ages = {row.id: row.lasted_s for row in rows if _settled(row)}
     return [replace(one, age_s=ages.get(one.id, one.age_s)) for one in seen]
-
-
-def _wanted(rows: Iterable[EntityRow], all_of_it: bool) -> list[EntityRow]:
-    return [row for row in rows if all_of_it or not row.ended or row.kind in STAYING]
 
 
 def _last_outputs(state: StateDir, rows: Iterable[EntityRow]) -> dict[str, float]:

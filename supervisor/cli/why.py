@@ -12,9 +12,18 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import in_session, newest_of_name, open_journal, task_given, unknown_id, with_run
 from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import counted, event_line, json_text
-from supervisor.diagnostics.causal_trace import Annotation, Explanation, RecordRole, SpineStep, why
+from supervisor.diagnostics.causal_trace import (
+    Annotation,
+    Explanation,
+    RecordRole,
+    Records,
+    SpineStep,
+    WithArchives,
+    why,
+)
 from supervisor.diagnostics.tool_calls import ToolCallIndex
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.diagnostics.tree_view import STAYING
+from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import Reader
 
@@ -51,7 +60,7 @@ def why_command(entity_id: str, exact: bool, verbose: bool, run: str | None, sta
 
 
 def explained(state_dir: Path, entity_id: str, *, exact: bool = False) -> tuple[Explanation, list[LifecycleEvent]]:
-    """Return the explanation of an entity's last change, and the records on which it is based. A name means the newest
+    """Return the explanation of an entity's last change, and the records of the turns in it. A name means the newest
     session of the name, unless it is to be *exact*.
 
     Raises:
@@ -64,29 +73,30 @@ def explained(state_dir: Path, entity_id: str, *, exact: bool = False) -> tuple[
             entity_id = _exact_id(reader, entity_id, running=running)
         else:
             entity_id = newest_of_name(reader, entity_id, running=running)
-        events = list(reader.events())
-        explanation = _explained(events, entity_id)
+        records: Records = reader
+        explanation = _explained(records, entity_id)
         if reader.archived_records() and (explanation is None or explanation.missing is not None):
-            events = list(reader.events(archived=True))
-            explanation = _explained(events, entity_id)
+            records = WithArchives(reader)
+            explanation = _explained(records, entity_id)
         if explanation is None:
             raise unknown_id(reader, entity_id)
-    return explanation, events
+        turns = dict.fromkeys(one.entity_id for one in explanation.records if one.entity_type == Kind.TURN)
+        return explanation, [one for turn in turns for one in records.events(turn)]
 
 
 def _exact_id(reader: Reader, entity_id: str, *, running: bool) -> str:
     """Return the id itself if it is the id of an entity; else, of the task with that name, the id."""
-    rows = reader.entities()
+    rows = reader.entities(ended_kinds=STAYING)
     entity_id = in_session(reader, rows, entity_id)
     is_known = reader.entity(entity_id) is not None or ("#" in entity_id and reader.archived_records())
     task = None if is_known else task_given(rows, entity_id, running=running)
     return task.id if task is not None else entity_id
 
 
-def _explained(events: list[LifecycleEvent], entity_id: str) -> Explanation | None:
+def _explained(records: Records, entity_id: str) -> Explanation | None:
     """Return the explanation of an entity; ``None`` if no record is about it."""
     with suppress(LookupError):
-        return why(events, entity_id)
+        return why(records, entity_id)
     return None
 
 

@@ -18,6 +18,9 @@ Example (``lead/docs`` was ended by an abort of ``lead`` with scope SESSION)::
     15  lead/docs: OperatorStop        cause 13, the last change of lead/docs
     17  lead/docs: Ended               annotation: stage request
 
+Only the records that an explanation needs are read: the logs of the entities in question, their causes by number, and
+the records of aborts. The time does not grow with the journal.
+
 Every end has exactly one root, over the causes and over the aborts that the records name; ``supervisor validate`` and
 the simulator check that. No cause is guessed: if the journal lacks a cause, the explanation names the missing record. A
 cause is always older than its effect, so that following causes ends even in a forged journal.
@@ -25,26 +28,77 @@ cause is always older than its effect, so that following causes ends even in a f
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
 from supervisor.diagnostics.cause_sentence import cause_sentence
 from supervisor.lifecycles.task import Claimed, StepFreed, StepHeld, task_end
 from supervisor.lifecycles.turn import split_call
-from supervisor.lifecycles.types import LifecycleEvent, RecordId
+from supervisor.lifecycles.types import ABORT_RECORD, Kind, LifecycleEvent, RecordId
+from supervisor.ports import Reader
 
-ABORT_RECORD: Final = "AbortRecord"
-"""Pattern of the id of a tool call. A number is written in one way only, and the largest number of calls in a turn has
-fewer digits than the pattern allows."""
 _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceExceeded", "task_failed"})
 """Events that end an entity; such an event of an entity that has already ended is a later cause."""
 _OBSTACLES: Final = frozenset({StepHeld.spelled, StepFreed.spelled})
 
-Events = Mapping[RecordId, LifecycleEvent] | Iterable[LifecycleEvent]
-BySeq = Mapping[RecordId, LifecycleEvent]
+_OF_A_TASK: Final = frozenset({Kind.TASK.value, Kind.RUN.value, Kind.JOB.value})
+
+
+class Records(Protocol):
+    """Records of a journal, found by number, entity or event. A :class:`supervisor.ports.Reader` is such an object."""
+
+    def record(self, seq: RecordId) -> LifecycleEvent | None:
+        """Return the record with that number; ``None`` if it is not there."""
+        ...
+
+    def events(self, entity_id: str) -> Iterator[LifecycleEvent]:
+        """Yield the records of an entity in order."""
+        ...
+
+    def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
+        """Yield the records of events with one of these names, in order."""
+        ...
+
+
+class RecordList:
+    """Records in memory (:class:`Records`), for callers that have all of them."""
+
+    def __init__(self, records: Iterable[LifecycleEvent]) -> None:
+        self._by_seq = {one.seq: one for one in sorted(records, key=_seq)}
+        self._logs: defaultdict[str, list[LifecycleEvent]] = defaultdict(list)
+        self._named: defaultdict[str, list[LifecycleEvent]] = defaultdict(list)
+        for one in self._by_seq.values():
+            self._logs[one.entity_id].append(one)
+            self._named[one.event].append(one)
+
+    def record(self, seq: RecordId) -> LifecycleEvent | None:
+        return self._by_seq.get(seq)
+
+    def events(self, entity_id: str) -> Iterator[LifecycleEvent]:
+        return iter(self._logs.get(entity_id, ()))
+
+    def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
+        return iter(sorted((one for name in names for one in self._named.get(name, ())), key=_seq))
+
+
+class WithArchives:
+    """Records of a journal and of its archives (:class:`Records`)."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def record(self, seq: RecordId) -> LifecycleEvent | None:
+        return self._reader.record(seq, archived=True)
+
+    def events(self, entity_id: str) -> Iterator[LifecycleEvent]:
+        return self._reader.events(entity_id, archived=True)
+
+    def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
+        return self._reader.events_named(*names, archived=True)
 
 
 class RecordRole(StrEnum):
@@ -98,17 +152,16 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(found, key=_seq))
 
 
-def why(events: Events, entity_id: str) -> Explanation:
+def why(records: Records, entity_id: str) -> Explanation:
     """Explain the last change of *entity_id*, which may be a tool call (``lead:t1:c2``).
 
     Raises:
         LookupError: no record is about *entity_id*.
     """
-    by_seq = _by_seq(events)
-    last = _last_change(by_seq, entity_id)
-    spine, missing = _spine(by_seq, last)
-    later = _later_records(by_seq, entity_id, last)
-    aborts = _aborts(by_seq)
+    last = _last_change(records, entity_id)
+    spine, missing = _spine(records, last)
+    later = _later_records(records, entity_id, last)
+    aborts = _aborts(records)
     shown = {one.seq for one in spine}
     steps = [SpineStep(role=_role(one), record=one, branches=_annotations(one, aborts, shown)) for one in spine]
     steps[-1] = SpineStep(
@@ -117,12 +170,12 @@ def why(events: Events, entity_id: str) -> Explanation:
         branches=(*steps[-1].branches, *(annotation for annotation in later if annotation.record.seq not in shown)),
     )
     found = _roots(
-        by_seq, aborts, [last, *(annotation.record for annotation in later if annotation.role is RecordRole.STAGE)]
+        records, aborts, [last, *(annotation.record for annotation in later if annotation.role is RecordRole.STAGE)]
     )
     root = None if missing is not None else spine[0]
     return Explanation(
         entity_id=entity_id,
-        sentence=cause_sentence(entity_id, spine, missing, _end_of_task(by_seq, entity_id)),
+        sentence=cause_sentence(entity_id, spine, missing, _end_of_task(records, entity_id)),
         root=root,
         roots=len(found),
         missing=missing,
@@ -130,7 +183,7 @@ def why(events: Events, entity_id: str) -> Explanation:
     )
 
 
-def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
+def roots(records: Records, entity_id: str) -> tuple[LifecycleEvent, ...]:
     """Return the root records to which the end of *entity_id* leads back, by causes and by the aborts that records
     name.
 
@@ -139,14 +192,13 @@ def roots(events: Events, entity_id: str) -> tuple[LifecycleEvent, ...]:
     Raises:
         LookupError: no record is about *entity_id*.
     """
-    by_seq = _by_seq(events)
-    last = _last_change(by_seq, entity_id)
+    last = _last_change(records, entity_id)
     stages = [
         annotation.record
-        for annotation in _later_records(by_seq, entity_id, last)
+        for annotation in _later_records(records, entity_id, last)
         if annotation.role is RecordRole.STAGE
     ]
-    return _roots(by_seq, _aborts(by_seq), [last, *stages])
+    return _roots(records, _aborts(records), [last, *stages])
 
 
 # ------------------------------------------------------------------------------------------------------- the spine
@@ -154,16 +206,11 @@ def _seq(record: LifecycleEvent) -> RecordId:
     return record.seq
 
 
-def _by_seq(events: Events) -> BySeq:
-    return events if isinstance(events, Mapping) else {one.seq: one for one in events}
-
-
-def _end_of_task(by_seq: BySeq, session_id: str) -> str:
+def _end_of_task(records: Records, session_id: str) -> str:
     """Return the word for the end of the task that the session *session_id* has claimed, unless another session has
     claimed the task later; ``""`` if there is none, or the task has not ended."""
-    claims = [one for one in by_seq.values() if one.event == Claimed.spelled and one.outcome == "transition"]
-    task_id = next((one.entity_id for one in claims if one.metadata.get("by") == session_id), "")
-    own = _records_of(by_seq, task_id) if task_id else []
+    task_id = _task_of(records, session_id)
+    own = list(records.events(task_id)) if task_id else []
     last_claim = next((one for one in reversed(own) if one.event == Claimed.spelled), None)
     if last_claim is None or last_claim.metadata.get("by") != session_id:
         return ""
@@ -171,12 +218,22 @@ def _end_of_task(by_seq: BySeq, session_id: str) -> str:
     return task_end(last.to_status, str(last.metadata.get("outcome") or ""))
 
 
-def _spine(by_seq: BySeq, last: LifecycleEvent) -> tuple[list[LifecycleEvent], RecordId | None]:
+def _task_of(records: Records, session_id: str) -> str:
+    """Return the task for which the session was begun, or given its first prompt: the session's records name a record
+    of the task, its run or its job as their cause. ``""``: there is none."""
+    for one in records.events(session_id):
+        cause = records.record(one.cause_id) if one.cause_id is not None else None
+        if cause is not None and cause.entity_type in _OF_A_TASK:
+            return cause.entity_id.partition(":")[0]
+    return ""
+
+
+def _spine(records: Records, last: LifecycleEvent) -> tuple[list[LifecycleEvent], RecordId | None]:
     """Return the records from the root to *last*, and the number of a cause that the journal lacks, or ``None``. A
     cause is older than its effect, so the loop ends."""
     spine = [last]
     while (cause_id := spine[-1].cause_id) is not None:
-        cause = by_seq.get(cause_id)
+        cause = records.record(cause_id)
         if cause is None or cause.seq >= spine[-1].seq:
             return spine[::-1], cause_id
         spine.append(cause)
@@ -190,10 +247,10 @@ def _role(record: LifecycleEvent) -> RecordRole:
 
 
 # ----------------------------------------------------------------------------------------------------- annotations
-def _aborts(by_seq: BySeq) -> dict[str, LifecycleEvent]:
+def _aborts(records: Records) -> dict[str, LifecycleEvent]:
     """Return the records of aborts by the ids of these records: one for the request, and one for each policy edge that
     the abort crossed."""
-    found = (one for one in by_seq.values() if one.event == ABORT_RECORD)
+    found = records.events_named(ABORT_RECORD)
     return {str(one.metadata.get("id", one.abort_id)): one for one in found}
 
 
@@ -223,10 +280,10 @@ def _aborts_named_by(record: LifecycleEvent, aborts: Mapping[str, LifecycleEvent
         wanted = found.metadata.get("parent_record")
 
 
-def _later_records(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[Annotation]:
+def _later_records(records: Records, entity_id: str, last: LifecycleEvent) -> list[Annotation]:
     """Return annotations from the entity's records after its last change: the termination stage, and causes that came
     too late."""
-    own = [one for one in _records_of(by_seq, entity_id) or _aborts_of_call(by_seq, entity_id) if one.seq > last.seq]
+    own = [one for one in list(records.events(entity_id)) or _aborts_of_call(records, entity_id) if one.seq > last.seq]
     stages = [Annotation(role=RecordRole.STAGE, record=one) for one in own if "rung" in one.metadata]
     later = [
         Annotation(role=RecordRole.LATER, record=one)
@@ -236,14 +293,14 @@ def _later_records(by_seq: BySeq, entity_id: str, last: LifecycleEvent) -> list[
     return sorted([*stages, *later], key=lambda annotation: annotation.record.seq)
 
 
-def _aborts_of_call(by_seq: BySeq, call_id: str) -> list[LifecycleEvent]:
+def _aborts_of_call(records: Records, call_id: str) -> list[LifecycleEvent]:
     """Return the records of the aborts of a tool call: a call has no log of its own, so these are in the log of its
     turn."""
-    return [one for one in by_seq.values() if one.event == ABORT_RECORD and one.metadata.get("target") == call_id]
+    return [one for one in records.events_named(ABORT_RECORD) if one.metadata.get("target") == call_id]
 
 
 def _roots(
-    by_seq: BySeq, aborts: Mapping[str, LifecycleEvent], ends: Iterable[LifecycleEvent]
+    records: Records, aborts: Mapping[str, LifecycleEvent], ends: Iterable[LifecycleEvent]
 ) -> tuple[LifecycleEvent, ...]:
     pending, seen, found = list(ends), set[RecordId](), list[LifecycleEvent]()
     while pending:
@@ -252,7 +309,7 @@ def _roots(
             continue
         seen.add(one.seq)
         pending += [named for named in _aborts_named_by(one, aborts) if named.seq <= one.seq]
-        cause = by_seq.get(one.cause_id) if one.cause_id is not None else None
+        cause = records.record(one.cause_id) if one.cause_id is not None else None
         if one.cause_id is None:
             found.append(one)
         elif cause is not None and cause.seq < one.seq:
@@ -261,12 +318,12 @@ def _roots(
 
 
 # ------------------------------------------------------------------------------------------------------- last change
-def _last_change(by_seq: BySeq, entity_id: str) -> LifecycleEvent:
-    own = _records_of(by_seq, entity_id)
+def _last_change(records: Records, entity_id: str) -> LifecycleEvent:
+    own = list(records.events(entity_id))
     if own:
         return ([one for one in own if _changes_state(one)] or own)[-1]
     turn_id, number = split_call(entity_id)
-    found = _last_of_call(_records_of(by_seq, turn_id), number) if number is not None else None
+    found = _last_of_call(list(records.events(turn_id)), number) if number is not None else None
     if found is None:
         raise LookupError(f"the journal has no record of {entity_id!r}")
     return found
@@ -278,10 +335,6 @@ def _changes_state(record: LifecycleEvent) -> bool:
     if record.outcome == "transition" and record.event in _OBSTACLES:
         return True
     return record.outcome == "born" or (record.outcome == "transition" and record.from_status != record.to_status)
-
-
-def _records_of(by_seq: BySeq, entity_id: str) -> list[LifecycleEvent]:
-    return sorted((one for one in by_seq.values() if one.entity_id == entity_id), key=_seq)
 
 
 def _last_of_call(turn: list[LifecycleEvent], number: int) -> LifecycleEvent | None:

@@ -6,7 +6,7 @@ interrupted, is read once.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from heapq import merge
 from pathlib import Path
@@ -96,6 +96,12 @@ class History:
         with self._live.read_transaction():
             yield from _each_once(one.events(entity_id, after_seq) for one in self._readers())
 
+    def record(self, seq: RecordId, *, archived: bool = False) -> LifecycleEvent | None:
+        if (found := self._live.record(seq)) is not None or not archived:
+            return found
+        with self._live.read_transaction():
+            return next((found for one in self._readers() if (found := one.record(seq)) is not None), None)
+
     def events_named(self, *names: str, archived: bool = False) -> Iterator[LifecycleEvent]:
         if not archived:
             yield from self._live.events_named(*names)
@@ -104,13 +110,18 @@ class History:
             yield from _each_once(one.events_named(*names) for one in self._readers())
 
     def entities(
-        self, *, ids: Sequence[str] | None = None, live_only: bool = False, archived: bool = False
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        live_only: bool = False,
+        ended_kinds: Collection[str] | None = None,
+        archived: bool = False,
     ) -> list[EntityRow]:
         if not archived:
-            return self._live.entities(ids=ids, live_only=live_only)
+            return self._live.entities(ids=ids, live_only=live_only, ended_kinds=ended_kinds)
         with self._live.read_transaction():
-            rows = (row for one in self._readers() for row in one.entities(ids=ids, live_only=live_only))
-            return list({row.id: row for row in rows}.values())
+            found = [one.entities(ids=ids, live_only=live_only, ended_kinds=ended_kinds) for one in self._readers()]
+        return list({row.id: row for rows in found for row in rows}.values())
 
     def entity(self, entity_id: str) -> EntityRow | None:
         found = self._live.entity(entity_id)

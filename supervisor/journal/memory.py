@@ -8,7 +8,7 @@ is missing. Records are kept encoded, so that a later change of a caller's dicti
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
 from typing import Any
@@ -17,6 +17,7 @@ import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
 
 from supervisor.journal.schema import DERIVED_ID_KINDS, apply_batch, check_generation
+from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import Append, EntityRow, FollowRecords, JournalError, Reader
 
@@ -130,13 +131,23 @@ class _MemoryReader:
     ) -> Iterator[LifecycleEvent]:
         return iter(self._store.log_of(entity_id).after(after_seq))
 
+    def record(self, seq: RecordId, *, archived: bool = False) -> LifecycleEvent | None:
+        found = next(iter(self._store.log.after(id_before(seq), limit=1)), None)
+        return found if found is not None and found.seq == seq else None
+
     def events_named(self, *names: str, archived: bool = False) -> Iterator[LifecycleEvent]:
         return (event for event in self.events() if event.event in names)
 
     def entities(
-        self, *, ids: Sequence[str] | None = None, live_only: bool = False, archived: bool = False
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        live_only: bool = False,
+        ended_kinds: Collection[str] | None = None,
+        archived: bool = False,
     ) -> list[EntityRow]:
-        return self._store.rows(ids, live_only)
+        rows = self._store.rows(ids, live_only)
+        return rows if ended_kinds is None else [row for row in rows if not row.ended or row.kind in ended_kinds]
 
     def entity(self, entity_id: str) -> EntityRow | None:
         return self._store.entities.get(entity_id)

@@ -8,7 +8,7 @@ supervisor is read as well. Two helper files of SQLite may stay beside the journ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Self
@@ -24,6 +24,7 @@ from supervisor.journal.schema import (
     read_events,
     read_last_seq,
     read_named,
+    read_record,
     translate_errors,
 )
 from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
@@ -86,16 +87,22 @@ class JournalReader:
         with translate_errors(self._path):
             return read_events(self._db, entity_id, after_seq, _PAGE)
 
+    def record(self, seq: RecordId) -> LifecycleEvent | None:
+        """Return the record with that number; ``None`` if it is not in this file."""
+        with translate_errors(self._path):
+            return read_record(self._db, seq)
+
     def events_named(self, *names: str) -> Iterator[LifecycleEvent]:
         """Yield the records of events with one of these names, in order."""
         with translate_errors(self._path):
             yield from read_named(self._db, names)
 
-    def entities(self, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
-        """Return every entity in the order of creation; with *ids* only these, with *live_only* only the entities that
-        have not ended."""
+    def entities(
+        self, *, ids: Sequence[str] | None = None, live_only: bool = False, ended_kinds: Collection[str] | None = None
+    ) -> list[EntityRow]:
+        """Return entities in the order of creation; the arguments are those of the port."""
         with translate_errors(self._path):
-            return read_entities(self._db, ids=ids, live_only=live_only)
+            return read_entities(self._db, ids=ids, live_only=live_only, ended_kinds=ended_kinds)
 
     def entity(self, entity_id: str) -> EntityRow | None:
         """Return the entity with that id; ``None`` if the journal does not have it."""

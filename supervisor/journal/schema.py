@@ -7,7 +7,7 @@ written, and computes the entities after the batch. No function here opens a fil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from supervisor.journal.tables import VERSION
-from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import ABORT_RECORD, Kind, LifecycleEvent, RecordId
 from supervisor.ports import Append, EntityRow, Fenced, JournalDamaged, JournalError, JournalUnavailable
 
 EVENT_FIELDS: Final = LifecycleEvent.__struct_fields__
@@ -154,21 +154,39 @@ def read_events(db: apsw.Connection, entity_id: str | None, after_seq: RecordId,
     return [_event(row) for row in rows]
 
 
+def read_record(db: apsw.Connection, seq: RecordId) -> LifecycleEvent | None:
+    """Return one record; ``None`` if it is not in this file."""
+    return next((_event(row) for row in db.execute(f"{_EVENTS} WHERE seq = ?", (seq,))), None)
+
+
 def read_named(db: apsw.Connection, names: Sequence[str]) -> Iterator[LifecycleEvent]:
     """Yield the records of events with one of *names*, in order; no other record is decoded."""
+    if tuple(names) == (ABORT_RECORD,):  # as a literal, since only that lets SQLite use the index of these records
+        return (_event(row) for row in db.execute(f"{_EVENTS} WHERE event = '{ABORT_RECORD}' ORDER BY seq"))
     where = f"{_EVENTS} WHERE event IN (SELECT value FROM json_each(?)) ORDER BY seq"
     return (_event(row) for row in db.execute(where, (_encode(names).decode(),)))
 
 
-def read_entities(db: apsw.Connection, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
-    """Return entities in the order of creation: all, only those with *ids*, or only those that have not ended."""
-    where = ""
-    values: tuple[str, ...] = ()
+def read_entities(
+    db: apsw.Connection,
+    *,
+    ids: Sequence[str] | None = None,
+    live_only: bool = False,
+    ended_kinds: Collection[str] | None = None,
+) -> list[EntityRow]:
+    """Return entities in the order of creation: all, only those with *ids*, only those that have not ended, or of those
+    that have ended only the ones of these kinds."""
+    terms, values = ["1"], list[str]()
     if ids is not None:
-        where, values = "WHERE id IN (SELECT value FROM json_each(?))", (_encode(ids).decode(),)
+        terms.append("id IN (SELECT value FROM json_each(?))")
+        values.append(_encode(ids).decode())
     if live_only:
-        where += f" {'AND' if where else 'WHERE'} ended = 0"
-    return [_entity(row) for row in db.execute(f"{_ENTITIES} {where} ORDER BY born_seq", values)]
+        terms.append("ended = 0")
+    if ended_kinds is not None:
+        terms.append("(ended = 0 OR kind IN (SELECT value FROM json_each(?)))")
+        values.append(_encode(list(ended_kinds)).decode())
+    where = " AND ".join(terms)
+    return [_entity(row) for row in db.execute(f"{_ENTITIES} WHERE {where} ORDER BY born_seq", values)]
 
 
 def read_last_seq(db: apsw.Connection) -> RecordId:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from supervisor.lifecycles.types import ABORT_RECORD
+
 VERSION: Final = 4
 """Version of the schema that this code writes, and the only version that it reads: journals of other versions are
 refused."""
@@ -106,6 +108,7 @@ WHERE one.kind IN ('task', 'run');
 
 _KEPT_SMALL: Final = f"""
 CREATE INDEX entities_live ON entities (born_seq) WHERE ended = 0;
+CREATE INDEX events_aborts ON events (seq) WHERE event = '{ABORT_RECORD}';
 CREATE INDEX effects_seq ON effects (seq);
 CREATE INDEX effects_settled ON effects (settled, seq);
 CREATE TABLE gaps (

@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from actors.machine import Effect, Event, IllegalTransition, Machine, S
 from supervisor.lifecycles import job, task, task_run
@@ -83,6 +83,19 @@ TABLE_OF: Final[Mapping[type[Event], str]] = MappingProxyType(
 """The table that each event moves: ``task``, ``run`` or ``job``."""
 
 
+class Log(Protocol):
+    """Log of a task, a run or a job: the name of its table, its state and its data."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def state(self) -> Any: ...
+
+    @property
+    def data(self) -> Any: ...
+
+
 class TaskStates(NamedTuple):
     """States and data of a task, of its newest run and of its newest job; the state is ``None`` where there is none."""
 
@@ -92,6 +105,14 @@ class TaskStates(NamedTuple):
     run_data: TaskRunData = TaskRunData()
     job: Job | None = None
     job_data: JobData = JobData()
+
+    @classmethod
+    def of_logs(cls, logs: Iterable[Log]) -> TaskStates:
+        """Return the states of the entities with these logs, at most one of each table."""
+        fields: dict[str, Any] = {}
+        for one in logs:
+            fields[one.kind], fields[f"{one.kind}_data"] = one.state, one.data
+        return cls(**fields)
 
     def after(self, event: Event) -> TaskStates:
         """Return the states after *event* has moved its table; unchanged if the entity does not exist.
@@ -107,11 +128,7 @@ class TaskStates(NamedTuple):
         if getattr(self, name) is None:
             return self
         found = TABLES[name].step(getattr(self, name), getattr(self, f"{name}_data"), event)
-        return self.having(name, found.state, found.data)
-
-    def having(self, name: str, state: Any, data: Any) -> TaskStates:
-        """Return the states with this *state* and *data* of the table *name*: ``task``, ``run`` or ``job``."""
-        return self._replace(**{name: state, f"{name}_data": data})
+        return self._replace(**{name: found.state, f"{name}_data": found.data})
 
 
 class Saved(NamedTuple):

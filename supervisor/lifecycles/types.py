@@ -13,6 +13,9 @@ import msgspec
 
 INTEGER_MAX: Final = 2**63 - 1
 """Largest integer that a journal can store, such as the number of a record (SQLite)."""
+ABORT_RECORD: Final = "AbortRecord"
+"""Name of the fact that says what an abort ends and why, and of the fact for each policy edge that the abort crosses.
+The journal has an index of these records."""
 
 
 class Kind(StrEnum):

@@ -7,7 +7,7 @@ delays the owner. The owner itself reads through :class:`supervisor.ports.Journa
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -70,15 +70,25 @@ class Reader(Protocol):
         """Yield the records after *after_seq* in order, only those of *entity_id* if that is given."""
         ...
 
+    def record(self, seq: RecordId, *, archived: bool = False) -> LifecycleEvent | None:
+        """Return the record with that number; ``None`` if it is not there."""
+        ...
+
     def events_named(self, *names: str, archived: bool = False) -> Iterator[LifecycleEvent]:
         """Yield the records of events with one of these *names*, in order."""
         ...
 
     def entities(
-        self, *, ids: Sequence[str] | None = None, live_only: bool = False, archived: bool = False
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        live_only: bool = False,
+        ended_kinds: Collection[str] | None = None,
+        archived: bool = False,
     ) -> list[EntityRow]:
         """Return every entity in the order of creation; with *ids* only these, with *live_only* only the entities that
-        have not ended. With *archived*, entities of archives come first."""
+        have not ended, with *ended_kinds* of those that have ended only the ones of these kinds: ended turns and agents
+        are most of the entities, and few readers need them. With *archived*, entities of archives come first."""
         ...
 
     def entity(self, entity_id: str) -> EntityRow | None:

@@ -56,6 +56,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PF_EXITING = 0x4
 SIGKILL_BIT = 1 << (signal.SIGKILL - 1)
+CATCHABLE = tuple(int(one) for one in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 OOM_MARGIN = 200
 POLL_MAX_MS = 50
 SERVER_MARK = b"SUPERVISOR_SERVER"
@@ -201,10 +202,13 @@ def send(pids: Collection[int], *numbers: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- the program
+LIBC = ctypes.CDLL(None) if LINUX else None
+
+
 def prctl(option: int, value: int) -> None:
     """Call prctl(2) on Linux; do nothing elsewhere."""
-    if LINUX:
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    if LIBC is not None:
+        LIBC.prctl(option, value, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
@@ -238,9 +242,10 @@ def detach_from_shim(shim: int) -> None:
     if os.getppid() != shim:
         os._exit(127)
     raise_oom_score()
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with suppress(OSError):  # libc reserves some signals
-            signal.signal(number, signal.SIG_DFL)
+    for number in CATCHABLE:
+        if signal.getsignal(number) != signal.SIG_DFL:  # a handler of the shim, or ignored by whoever started us
+            with suppress(OSError):  # libc reserves some signals
+                signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -122,8 +122,6 @@ def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
 
 def _end_of_work(entity: Entity, above: Entity | None) -> list[Event]:
     """Return the events that end a task, run or job that no plan continues; *above* is the task of a run or a job."""
-    states = TaskStates().having(entity.kind, entity.state, entity.data)
-    if above is not None and above.kind is Kind.TASK:
-        states = states.having(above.kind, above.state, above.data)
-    events = step(states, Abandoned(reason=WHY)).events
+    logs = [entity] if above is None or above.kind is not Kind.TASK else [entity, above]
+    events = step(TaskStates.of_logs(logs), Abandoned(reason=WHY)).events
     return [event for event in events if TABLE_OF[type(event)] == entity.kind]

@@ -25,6 +25,7 @@ nothing records that the host has the result: the next run of the plan returns t
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -397,12 +398,13 @@ class PlanHandle:
         Raises:
             NoSuchEntity: no record is about *entity_id*.
         """
-        records = await records_of(self._sup.core.journal)
-        for known in (self.runner.task_ids.get(entity_id, entity_id), entity_id):
-            try:
-                return causal_trace.why(records, known)
-            except LookupError:
-                continue
+        return await anyio.to_thread.run_sync(self._explain, entity_id)
+
+    def _explain(self, entity_id: str) -> Explanation:
+        with self._sup.reader() as reader:
+            for known in (self.runner.task_ids.get(entity_id, entity_id), entity_id):
+                with suppress(LookupError):
+                    return causal_trace.why(reader, known)
         raise NoSuchEntity(entity_id)
 
     async def usage(self) -> Mapping[str, Amounts]:

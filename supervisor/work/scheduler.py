@@ -150,7 +150,7 @@ class TaskScheduler:
         try:
             await execution.recorded()  # nothing is performed before its record is durable
             end: EffectEnd | None = None
-            with running.scope:
+            with running.stoppable():
                 await anyio.lowlevel.checkpoint_if_cancelled()  # it was stopped, or the plan given up, meanwhile
                 end = await self._performers[type(running.effect)](execution)
             if end is not None:  # what has happened is recorded, also if the effect was stopped just now
@@ -434,7 +434,7 @@ class TaskScheduler:
             if running is None or execution.result is not None:
                 break
             if why.outcome is TaskEnd.ABORTED and _is_merged(execution):
-                running.scope.cancel()
+                running.stop()
             await first_of(running.over, self.plan_run.over)
             if self.plan_run.over.is_set():
                 return

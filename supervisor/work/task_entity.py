@@ -23,7 +23,8 @@ session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -65,19 +66,34 @@ class RunningEffect:
 
     def __init__(self, pending: PendingEffect) -> None:
         self.pending = pending
-        self.scope = anyio.CancelScope()
-        """Scope whose cancellation stops the effect, a merge at its next safe point."""
         self.over = OneShotEvent()
         """Set when the effect has ended, and its outcome, if it had one, is recorded."""
+        self.is_stopped = False
+        """Whether the outcome of the effect comes too late."""
+        self._scope: anyio.CancelScope | None = None
 
     @property
     def effect(self) -> TaskEffect:
         return self.pending.effect
 
-    @property
-    def is_stopped(self) -> bool:
-        """Whether the outcome of the effect comes too late."""
-        return self.scope.cancel_called
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Let :meth:`stop` cancel what is awaited in the block, a merge at its next safe point."""
+        with anyio.CancelScope() as scope:
+            if self.is_stopped:
+                scope.cancel()
+            self._scope = scope
+            try:
+                yield
+            finally:
+                self._scope = None
+
+    def stop(self) -> None:
+        """Stop the effect; its outcome comes too late. Where only the outcome is still being recorded, nothing is
+        cancelled."""
+        if self._scope is not None and not self.is_stopped:
+            self._scope.cancel()
+        self.is_stopped = True
 
 
 Perform = Callable[[RunningEffect], bool]
@@ -124,11 +140,7 @@ class TaskEntity:
     @property
     def states(self) -> TaskStates:
         """The present states of task, run and job; a log that was removed from memory is left out."""
-        states = TaskStates()
-        for one in self.logs:
-            if one.id in self._registry.entities:
-                states = states.having(one.kind, one.state, one.data)
-        return states
+        return TaskStates.of_logs(one for one in self.logs if one.id in self._registry.entities)
 
     # ------------------------------------------------------------------ records
     def open_run(self, entity_id: str, state: Enum, data: Any, cause: Cause) -> None:
@@ -194,7 +206,7 @@ class TaskEntity:
             return
         if self.running is not None:
             if found != self.running.pending:
-                self.running.scope.cancel()
+                self.running.stop()
             return
         if found == self._begun and not now:
             return

@@ -19,6 +19,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import apsw
@@ -685,9 +686,9 @@ def test_following_logs_reads_all_entities_once(running: Running, monkeypatch: p
     reads: list[bool] = []
     entities = JournalReader.entities
 
-    def counted(reader: JournalReader, *, ids: Sequence[str] | None = None, live_only: bool = False) -> list[EntityRow]:
+    def counted(reader: JournalReader, *, ids: Sequence[str] | None = None, **options: Any) -> list[EntityRow]:
         reads.append(ids is None)
-        return entities(reader, ids=ids, live_only=live_only)
+        return entities(reader, ids=ids, **options)
 
     steps = iter([reads.clear, *[lambda: None] * 5, lambda: _abort_tool(running), lambda: _close(running)])
     monkeypatch.setattr("supervisor.cli.logs.pause", lambda: next(steps)())

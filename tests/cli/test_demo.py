@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from supervisor.cli import demo
-from supervisor.diagnostics.causal_trace import roots, why
+from supervisor.diagnostics.causal_trace import RecordList, roots, why
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -49,10 +49,10 @@ def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
     an actor."""
     ids = [one for row in played.rows for one in (row.id, *(tool_calls(row) if row.kind == "turn" else ()))]
     assert {"lead", "lead:t1", "lead:a1", "slow:t1:c1", "forest/right/deeper:t1:c1"} <= set(ids)
-    by_seq = {one.seq: one for one in played.events}
+    records = RecordList(played.events)
     for entity_id in ids:
-        [root] = roots(by_seq, entity_id)
-        explanation = why(by_seq, entity_id)
+        [root] = roots(records, entity_id)
+        explanation = why(records, entity_id)
         assert (explanation.root, explanation.roots, explanation.missing) == (root, 1, None), entity_id
         assert root.actor not in ("", "supervisor"), entity_id
 
@@ -71,5 +71,5 @@ def test_every_end_in_the_demonstration_has_one_root(played: Played) -> None:
 def test_the_root_is_what_a_person_would_say(played: Played, entity_id: str, event: str, actor: str) -> None:
     """In the demo the root cause of each end is its actual reason: an abort, a message, a prompt, or the end of the
     supervisor."""
-    [root] = roots(played.events, entity_id)
+    [root] = roots(RecordList(played.events), entity_id)
     assert (root.event, root.actor) == (event, actor)

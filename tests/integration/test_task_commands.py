@@ -20,7 +20,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from supervisor.cli.rendering import receipt_text
-from supervisor.diagnostics.causal_trace import why
+from supervisor.diagnostics.causal_trace import RecordList, why
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -133,7 +133,7 @@ async def test_a_planned_task_waits_for_its_approval(tmp_path: Path) -> None:
     assert plan.path("a") == ["PLANNED", "OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
     (approved,) = plan.run.transitions("approved", "r1#a")
     assert (approved.actor, approved.cause_id) == ("plan", answer.seq)
-    root = why(plan.run.events(), "r1#a").root
+    root = why(RecordList(plan.run.events()), "r1#a").root
     assert root is not None
     assert (root.event, root.actor, root.reason) == ("Commanded", ME, "go")
 

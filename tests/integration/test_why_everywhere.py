@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.diagnostics.causal_trace import roots, why
+from supervisor.diagnostics.causal_trace import RecordList, roots, why
 from supervisor.diagnostics.tree_view import tool_calls
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.simulation.journal import SimulatedDisk
@@ -80,16 +80,17 @@ def check_journal(store: SimulatedDisk) -> None:
         assert one.outcome != "refused" or requested, f"refused: {one}"
         if one.event == "tool_completed" and one.abort_id is not None and one.cause_id is not None:
             assert by_seq[one.cause_id].abort_id == one.abort_id, f"does not follow from its abort: {one}"
+    listed = RecordList(events)
     for row in store.entities.values():
         for entity_id in (row.id, *(tool_calls(row) if row.kind == "turn" else ())):
-            check_explained(by_seq, entity_id)
+            check_explained(listed, entity_id)
 
 
-def check_explained(by_seq: dict[int, LifecycleEvent], entity_id: str) -> None:
-    found = roots(by_seq, entity_id)
+def check_explained(events: RecordList, entity_id: str) -> None:
+    found = roots(events, entity_id)
     assert len(found) == 1, f"{entity_id} has {len(found)} roots: {found}"
     assert all(one.actor not in ("", "supervisor") for one in found), f"no actor is named: {found}"
-    explanation = why(by_seq, entity_id)
+    explanation = why(events, entity_id)
     assert (explanation.root, explanation.roots, explanation.missing) == (found[0], 1, None)
     seqs = [step.record.seq for step in explanation.steps]
     assert seqs == sorted(set(seqs)), f"{entity_id}: the spine is not in order: {seqs}"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from supervisor.diagnostics.causal_trace import Explanation, why
+from supervisor.diagnostics.causal_trace import Explanation, Records, WithArchives, why
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.quality import QUALITY_EVENTS, QualityTotals, TaskQuality, read_quality
 from supervisor.diagnostics.run_graph import RunGraph, read_run
@@ -206,10 +206,12 @@ class Views:
             LookupError: no record is about that id.
         """
         with self._sup.reader() as reader:
-            for archived in (False, True):
+            everywhere = WithArchives(reader)
+            records: Records
+            for records in (reader, everywhere):
                 with suppress(LookupError):
-                    found = why(list(reader.events(archived=archived)), entity_id)
-                    if found.missing is None or archived or not reader.archived_records():
+                    found = why(records, entity_id)
+                    if found.missing is None or records is everywhere or not reader.archived_records():
                         return found
         raise LookupError(f"id: no record is about {entity_id!r}; GET /api/v1/tree shows the ids")
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
 
-from supervisor.diagnostics.causal_trace import Explanation, RecordRole, roots, why
+from supervisor.diagnostics import causal_trace
+from supervisor.diagnostics.causal_trace import Explanation, RecordList, RecordRole
 from supervisor.lifecycles.types import LifecycleEvent
 
 
@@ -24,6 +26,14 @@ def abort_record(seq: int, entity: str, abort_id: str, *, parent: str | None = N
     return event(
         seq, entity, "AbortRecord", outcome="fact", from_status="", abort_id=abort_id, metadata=metadata, **more
     )
+
+
+def why(events: Iterable[LifecycleEvent], entity: str) -> Explanation:
+    return causal_trace.why(RecordList(events), entity)
+
+
+def roots(events: Iterable[LifecycleEvent], entity: str) -> tuple[LifecycleEvent, ...]:
+    return causal_trace.roots(RecordList(events), entity)
 
 
 def explained(events: list[LifecycleEvent], entity: str) -> list[int]:
@@ -99,7 +109,7 @@ def test_several_records_of_one_abort_do_not_hide_the_first() -> None:
 
 def test_a_cause_that_is_not_there_is_named() -> None:
     """If the record of a cause is missing, the trace ends there, and ``missing`` has the number of that record."""
-    explanation = why({7: event(7, "lead", "SessionExited", cause=5)}, "lead")
+    explanation = why([event(7, "lead", "SessionExited", cause=5)], "lead")
     assert ([one.seq for one in explanation.records], explanation.missing) == ([7], 5)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.diagnostics.causal_trace import why
+from supervisor.diagnostics.causal_trace import RecordList, why
 from supervisor.diagnostics.cause_sentence import cause_sentence
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 
@@ -172,5 +172,5 @@ def test_a_session_has_the_word_of_its_task() -> None:
     claimed = record(Kind.TASK, "r1#fix", "claimed", "CLAIMED", metadata={"by": "fix"})
     spent = stopped("fix", "aborted", "the budget is spent", "budget")
     failed = record(Kind.TASK, "r1#fix", "failed", "FAILED", reason="the budget is spent")
-    assert why(chain(BORN, claimed, spent), "fix").sentence.startswith("session fix was aborted at ")
-    assert why(chain(BORN, claimed, spent, failed), "fix").sentence.startswith("session fix failed at ")
+    assert why(RecordList(chain(BORN, claimed, spent)), "fix").sentence.startswith("session fix was aborted at ")
+    assert why(RecordList(chain(BORN, claimed, spent, failed)), "fix").sentence.startswith("session fix failed at ")

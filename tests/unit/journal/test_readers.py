@@ -15,6 +15,7 @@ from supervisor.embedding.journals import open_file
 from supervisor.journal.archive import compact_database
 from supervisor.journal.database import open_database
 from supervisor.journal.statedir import StateDir
+from supervisor.lifecycles.record_ids import id_after
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import JournalError, Retention
 
@@ -78,6 +79,11 @@ async def test_a_reader_has_what_the_owner_has(opened: object, tmp_path: Path) -
             born = list(reader.events_named("Born", "Launched"))
             assert born == [one for one in reader.events() if one.event in ("Born", "Launched")]
             assert name in {one.entity_id for one in born}
+            assert [reader.record(one.seq) for one in reader.events()] == list(reader.events())
+            assert reader.record(id_after(reader.last_seq)) is None
+            rows = [one for one in reader.entities() if one.kind in ("session", "turn") or not one.ended]
+            assert reader.entities(ended_kinds=("session", "turn")) == rows
+            assert reader.entities(ended_kinds=()) == reader.entities(live_only=True)
 
 
 @pytest.mark.parametrize("opened", [in_memory, on_disk, by_path])
@@ -139,6 +145,8 @@ async def test_archived_records_are_read_where_they_are_wanted(tmp_path: Path) -
         assert len(list(reader.events())) == len(events) - compacted.records == len(events) - reader.archived_records()
         assert list(reader.events(archived=True)) == events
         assert list(reader.events_named("Born", archived=True)) == [one for one in events if one.event == "Born"]
+        gone = next(one for one in events if reader.record(one.seq) is None)
+        assert reader.record(gone.seq, archived=True) == gone
         assert {row.id: row for row in reader.entities(archived=True)} == {row.id: row for row in rows}
         assert [reader.entity(row.id) for row in rows] == rows
     with open_file(state.archive / compacted.archives[0]) as archive:
