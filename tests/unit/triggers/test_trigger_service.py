@@ -22,12 +22,13 @@ from supervisor.plans import Plan
 from supervisor.plans.daemon_control import PlanRequest, SubmittedPlan
 from supervisor.plugins.reading import load_plan
 from supervisor.runtime.entity import Refused
+from supervisor.triggers import service
 from supervisor.triggers.service import REFUSALS_PER_HOUR, TriggerService
 from tests.simulated import VirtualLoop
 from tests.support import AGENTS, quick_settings
+from tests.unit.triggers.webhook_kit import NOW, PUBLIC, SECRET, signed
 
 HOUR_S = 3600.0
-A_DAY_S = 24 * HOUR_S
 TASK = "task: {id: t, agent: scripted, prompt: '@say hi'}"
 
 
@@ -99,11 +100,11 @@ class World:
             agents=AGENTS, settings=quick_settings(), workdir=self.path, journal=MemoryJournal(self.store)
         ) as sup:
             sup.core.journal_writer.clock.wall = self.wall
-            service = TriggerService(self.file, self.path, self.path / "state", taker)
-            service.restore(sup.core, rows)
+            running = TriggerService(self.file, self.path, self.path / "state", taker)
+            running.restore(sup.core, rows)
             async with anyio.create_task_group() as group:
-                await service.begin(group)
-                yield service
+                await running.begin(group)
+                yield running
                 await sup.core.journal_writer.durable()
                 taker.ending.set()
                 group.cancel_scope.cancel()
@@ -299,12 +300,12 @@ def test_a_reload_changes_what_is_defined(virtually: Callable[[Play], None]) -> 
             f"triggers: {{a: {{schedule: {{every_s: 600}}, {TASK}}}, b: {{schedule: {{every_s: 900}}, {TASK}}}}}"
         )
         world.wall.set("2026-05-01 08:00")
-        async with world.daemon(Taker()) as service:
+        async with world.daemon(Taker()) as running:
             await anyio.sleep(500)
             world.write(
                 f"triggers: {{a: {{schedule: {{every_s: 700}}, {TASK}}}, c: {{schedule: {{every_s: 60}}, {TASK}}}}}"
             )
-            words = await service.use(service.load())
+            words = await running.use(running.load())
             await anyio.sleep(650)
         assert words == "triggers a, c are new or changed; triggers b are gone"
         accepted = [one.entity_id for one in world.records() if one.event == "delivery_accepted"]
@@ -323,14 +324,83 @@ def test_refusals_do_not_fill_the_journal(virtually: Callable[[Play], None], mon
 
     async def play(world: World) -> None:
         world.write(f"triggers: {{h: {{webhook: {{provider: generic, secret: {{env: HOOK}}}}, {TASK}}}}}")
-        async with world.daemon(Taker()) as service:
+        async with world.daemon(Taker()) as running:
             for _ in range(1000):
-                reply = await service.deliver("h", {"authorization": "Bearer wrong"}, b"{}")
+                reply = await running.deliver("h", {"authorization": "Bearer wrong"}, b"{}")
                 assert reply.status == 401
             await anyio.sleep(2 * HOUR_S)
-            await service.deliver("h", {}, b"{}")
+            await running.deliver("h", {}, b"{}")
         refused = [one for one in world.records() if one.event == "delivery_refused"]
         assert len(refused) == REFUSALS_PER_HOUR + 1
         assert refused[-1].metadata["unrecorded"] == 1000 - REFUSALS_PER_HOUR
+
+    virtually(play)
+
+
+def test_a_long_log_is_continued_in_a_new_one(
+    virtually: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log with many records ends when nothing goes on, so that it can be archived; the trigger goes on in another
+    one, and knows what it knew."""
+    monkeypatch.setattr(service, "RECORDS_MAX", 5)
+
+    async def play(world: World) -> None:
+        world.write(every(t=600))
+        world.wall.set("2026-05-01 08:00")
+        async with world.daemon(Taker()):
+            await anyio.sleep(1850)
+        closed = [one.entity_id for one in world.records() if one.event == "trigger_closed"]
+        assert closed == ["@t"]
+        found = [one for one in world.records() if one.event == "delivery_accepted"]
+        accepted = [(one.entity_id, one.metadata["delivery"][11:16]) for one in found]
+        assert accepted == [("@t", "08:10"), ("@t", "08:20"), ("@t-2", "08:30")]
+
+    virtually(play)
+
+
+def test_deliveries_that_wait_are_taken_one_by_one(
+    virtually: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ``overlap: queue`` deliveries start their runs one after the other, in their order; those that wait when a
+    daemon ends are taken by the next one."""
+    monkeypatch.setenv("HOOK", "0123456789abcdef")
+
+    async def play(world: World) -> None:
+        hook = "webhook: {provider: generic, secret: {env: HOOK}}, overlap: queue, values: {n: n}"
+        world.write(f"triggers: {{h: {{{hook}, {TASK}}}}}")
+        async with world.daemon(Taker(runs_s=100)) as running:
+            for number in range(3):
+                headers = {"authorization": "Bearer 0123456789abcdef", "idempotency-key": f"k{number}"}
+                reply = await running.deliver("h", headers, b'{"n": %d}' % number)
+                assert (reply.status, reply.body["outcome"]) == (202, "queued" if number else "accepted")
+            await anyio.sleep(150)
+        async with world.daemon(taker := Taker(runs_s=10)):
+            await anyio.sleep(50)
+        assert world.deliveries() == ["k0", "k1", "k2"]
+        assert ['{\\"n\\": \\"2\\"}' in one.text for one in taker.asked] == [True]
+
+    virtually(play)
+
+
+def test_discord_and_slack_get_the_replies_that_they_know(
+    virtually: Callable[[Play], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command of Discord is answered with a message for its giver, and a question of Slack with its challenge."""
+    monkeypatch.setenv("SLACK", SECRET)
+    monkeypatch.setenv("DISCORD", PUBLIC)
+
+    async def play(world: World) -> None:
+        slack, discord = (f"{{provider: {one}, secret: {{env: {one.upper()}}}}}" for one in ("slack", "discord"))
+        world.write(f"triggers: {{slack: {{webhook: {slack}, {TASK}}}, discord: {{webhook: {discord}, {TASK}}}}}")
+        world.wall.offset = NOW - anyio.current_time()
+        async with world.daemon(Taker()) as running:
+            given = signed("discord", {"type": 2, "id": "1", "data": {"name": "x"}})
+            command = await running.deliver("discord", *given)
+            assert command.status == 200
+            assert command.body == {"type": 4, "data": {"content": "accepted: a run begins", "flags": 64}}
+            question = {"type": "url_verification", "challenge": "c"}
+            assert (await running.deliver("slack", *signed("slack", question))).body == {"challenge": "c"}
+            assert (await running.deliver("discord", *signed("discord", {"type": 1}))).body == {"type": 1}
+        assert world.deliveries() == ["1"]
 
     virtually(play)
