@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from supervisor.control.http.admission import HOOKS
 from supervisor.control.http.errors import ErrorReply, Problem
-from supervisor.control.http.queries import reply, supervisor_of
+from supervisor.control.http.queries import ERRORS, reply, supervisor_of
 
 router = APIRouter(tags=["webhooks"])
 
@@ -30,6 +30,7 @@ class HookOutcome(BaseModel):
     response_model=HookOutcome,
     summary="Deliver an event to a trigger. The body is what the provider signs; no token is needed.",
     responses={
+        **ERRORS,
         202: {"model": HookOutcome, "description": "A run begins, or the delivery waits for the end of one."},
         401: {"model": ErrorReply, "description": "The signature or the token of the provider is wrong, or too old."},
         404: {"model": ErrorReply, "description": "There is no webhook of that name."},
@@ -40,9 +41,9 @@ class HookOutcome(BaseModel):
 )
 async def deliver(request: Request, name: Annotated[str, Path(description="the name of the trigger")]) -> Response:
     daemon = supervisor_of(request).core.daemon
-    assert daemon is not None, "the admission has found its webhook"
-    assert daemon.hooks is not None, "the admission has found its webhook"
-    outcome = await daemon.hooks.deliver(name, dict(request.headers), await request.body())
+    hooks = daemon.hooks if daemon is not None else None
+    assert hooks is not None, "the admission has found the webhook"
+    outcome = await hooks.deliver(name, dict(request.headers), await request.body())
     if outcome.status >= 400:
         raise Problem(outcome.status, str(outcome.body["reason"]))
     return reply(outcome.body, outcome.status)
