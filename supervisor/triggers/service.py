@@ -63,7 +63,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import entity_of
 from supervisor.triggers.definitions import Definition, compose, load_definitions, unsafe_agent, writable_by_agents
 from supervisor.triggers.event_values import take_values, why_not_meant
-from supervisor.triggers.schedule import find_due, local_text, occurrence_id
+from supervisor.triggers.schedule import LOOK_BACK_S, find_due, local_text, occurrence_id
 from supervisor.triggers.signatures import Forged, Malformed, Received, receive
 from supervisor.triggers.watches import TooManyFiles, Watch, notices, scan
 
@@ -294,6 +294,8 @@ class TriggerService:
         if (watch := self._watches.get(entity.data.name)) is not None:
             # Before the end is on record: what is there now may be the run's, and what comes after it is somebody's.
             watch.begin(await self._scan(entity.data.name, watch))
+            if not self._is_there(entity):  # a reload has come meanwhile
+                return
         record = self._apply(entity, RunEnded(delivery=delivery, run=run), cause)
         self._take_queued(entity, Cause(record.seq, None, CAUSE.actor))
 
@@ -311,10 +313,13 @@ class TriggerService:
         while True:
             now, wait_s = self._core.journal_writer.clock.wall.time(), LOOK_S
             for name, definition in self._definitions.items():
-                if definition.config.schedule is not None:
-                    self._fire_due(self._entities[name], definition, now)
-                    following = next(definition.config.schedule.value().after(now), now + LOOK_S)
-                    wait_s = min(wait_s, following - now)
+                if definition.config.schedule is not None and not self._daemon.ending.is_set():
+                    entity = self._entities[name]
+                    self._fire_due(entity, definition, now)
+                    # An interval counts from its last occurrence, so the next one is not simply after now.
+                    decided_s = max(entity.data.decided_s, now - LOOK_BACK_S)
+                    following = next(definition.config.schedule.value().after(decided_s), now + LOOK_S)
+                    wait_s = min(wait_s, max(following - now, 0.0))
             with anyio.move_on_after(wait_s):
                 await self._reloaded.wait()
 
@@ -323,7 +328,7 @@ class TriggerService:
         assert config is not None, "the caller has looked"
         schedule = config.value()
         due = find_due(schedule, config.missed, entity.data.decided_s, now)
-        if due.skipped and not self._daemon.ending.is_set():
+        if due.skipped:
             first, last = occurrence_id(due.skipped[0]), occurrence_id(due.skipped[-1])
             reason = f"missed: {len(due.skipped)} occurrences from {first} to {last} came too late to be fired"
             self._apply(entity, DeliveryRefused(delivery=last, reason=reason, decided_s=due.skipped[-1]))
@@ -382,7 +387,8 @@ class TriggerService:
         try:
             return await anyio.to_thread.run_sync(partial(scan, watch.folder, watch.config.match, self._root))
         except (TooManyFiles, OSError) as error:
-            _log.error("a folder cannot be watched", trigger=name, why=str(error))
+            if not watch.is_lost:  # said once, and not at every scan
+                _log.error("a folder cannot be watched", trigger=name, why=str(error))
             return None
 
     # ------------------------------------------------------------------ webhooks

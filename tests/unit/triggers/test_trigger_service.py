@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,9 @@ def test_an_interval_fires_by_elapsed_time(virtually: Callable[[Play], None]) ->
         async with world.daemon(Taker(runs_s=700)):
             await anyio.sleep(2300)
         assert [one[11:16] for one in world.deliveries()] == ["08:13", "08:23", "08:43"]
+        starts = [one for one in world.records() if one.event == "delivery_accepted"]
+        apart = [b.timestamp - a.timestamp for a, b in pairwise(starts)]
+        assert apart == pytest.approx([600, 1200], abs=1.0)
         assert world.reasons() == ["overlap: a run of this trigger goes on"] * 2
 
     virtually(play)
