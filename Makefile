@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api conformance bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-soak bench-growth fuzz api-check crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-telemetry bench-soak bench-growth fuzz api-check crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -43,14 +43,20 @@ machines: $(VENV)/ready  ## The pages that are generated from the tables of the 
 http-api: $(VENV)/ready  ## The page that is generated from the OpenAPI document of the HTTP API
 	$(BIN)/python -m supervisor.control.http.reference docs/reference/http-api/index.md
 
+telemetry: $(VENV)/ready  ## The page that is generated from the tables of the metrics and spans
+	$(BIN)/python -m supervisor.telemetry.reference docs/reference/telemetry-names.md
+
 conformance: $(VENV)/ready  ## The page that says what shows each statement of the specification
 	$(BIN)/python -m tests.conformance
+
+page-images: $(VENV)/ready  ## The pictures of the page in docs/images, of a run with scripted agents; needs chromium
+	$(BIN)/python -m tests.page.make_images
 
 $(VENV)/docs: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
-docs: $(VENV)/docs machines http-api conformance  ## The documentation as HTML in build/docs; a warning is an error
+docs: $(VENV)/docs machines http-api telemetry conformance  ## The documentation as HTML in build/docs; a warning is an error
 	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going --jobs auto docs build/docs
 
 simulate: $(VENV)/ready  ## Short: the golden runs are what they were, and a few new seeds violate nothing
@@ -107,6 +113,7 @@ bench-short: $(VENV)/ready  ## Each benchmark once, at its smallest sizes, witho
 	$(BIN)/python -m benchmarks.http --short
 	$(BIN)/python -m benchmarks.soak --short
 	$(BIN)/python -m benchmarks.growth --short
+	$(BIN)/python -m benchmarks.telemetry --short
 
 $(VENV)/peers: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
@@ -127,6 +134,9 @@ bench-work: $(VENV)/ready  ## Claims through the journal, `supervisor run`, memo
 
 bench-http: $(VENV)/ready  ## Event streams with 200 readers, aborts beside them, the tree of 2,000 sessions against `supervisor ps`
 	$(BIN)/python -m benchmarks.http
+
+bench-telemetry: $(VENV)/ready  ## Cost of a record with nothing configured, with metrics, and with traces
+	$(BIN)/python -m benchmarks.telemetry
 
 bench-soak: $(VENV)/ready  ## MINUTES (30) of LOAD (sessions, or runs through a daemon) that comes and goes: the process stays its size
 	$(BIN)/python -m benchmarks.soak --load $(or $(LOAD),sessions) --minutes $(or $(MINUTES),30) $(if $(RATE),--rate $(RATE))

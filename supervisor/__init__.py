@@ -85,6 +85,7 @@ if TYPE_CHECKING:
         StallConfig,
         TaskConfig,
         TaskLifecycle,
+        TelemetryConfig,
         TestsStallConfig,
         WorkerConfig,
     )
@@ -221,6 +222,7 @@ __all__ = [
     "TaskConfig",
     "TaskLifecycle",
     "TaskResult",
+    "TelemetryConfig",
     "TestsStallConfig",
     "ToolAborted",
     "TransitionReason",
@@ -264,7 +266,8 @@ _NAMES = {
         "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
         "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
         "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig "
-        "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TestsStallConfig WorkerConfig"
+        "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TelemetryConfig "
+        "TestsStallConfig WorkerConfig"
     ),
     "supervisor.plans.task_control": "CommandResult",
     "supervisor.plugins.loading": "UnknownPlugin",

@@ -83,9 +83,9 @@ class Log:
         return record.seq
 
     # ------------------------------------------------------------------ whole chapters
-    def request(self, session: str, request_id: str = "r1") -> int:
+    def request(self, session: str, request_id: str = "r1", *, once: bool = False) -> int:
         """Append the records of a prompt to a session at rest, and of the turn that opens."""
-        asked = self.tell(session, "TurnRequested", request_id=request_id, prompt="p")
+        asked = self.tell(session, "TurnRequested", request_id=request_id, prompt="p", once=once)
         self.open_turn(session, asked, request_id)
         return self.tell(session, "WorktreeReady", path="/", cause_id=asked)
 

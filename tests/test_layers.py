@@ -33,6 +33,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ),
     ("supervisor.agents", "supervisor.plugins", "supervisor.sessions"),
     ("supervisor.host",),
+    ("supervisor.telemetry",),
     ("supervisor.work", "supervisor.control"),
     ("supervisor.embedding", "supervisor.triggers"),
     ("supervisor.daemon",),
@@ -67,6 +68,10 @@ PURE_MODULES = frozenset(
         "supervisor.mock_model.matcher",
         "supervisor.mock_model.routes",
         "supervisor.ports.logs",
+        "supervisor.telemetry.activities",
+        "supervisor.telemetry.figures",
+        "supervisor.telemetry.metric_table",
+        "supervisor.telemetry.span_table",
         "supervisor.triggers.event_values",
         "supervisor.triggers.schedule",
         "supervisor.triggers.signatures",
@@ -82,7 +87,7 @@ PURE_MODULES = frozenset(
 FORBIDDEN = frozenset({"anyio", "trio", "asyncio", "time", "random", "os", "sqlite3", "apsw", "subprocess"})
 DATABASES = frozenset({"sqlite3", "apsw"})
 JOURNAL = "supervisor.journal"
-BESIDE_THE_JOURNAL = frozenset({"statedir", "transcript", "jsonl"})
+BESIDE_THE_JOURNAL = frozenset({"statedir", "transcript", "jsonl", "engine"})
 """Modules of the journal's package that open no journal: everyone above may import them."""
 JOURNAL_OWNERS = frozenset(
     {

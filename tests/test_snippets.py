@@ -28,6 +28,7 @@ PRINTED = {
     ("tutorial/embedding", 0): ["run the unit tests: done", "ended with 0 survivors"],
     ("tutorial/embedding", 1): ["write completed", "check completed"],
     ("tutorial/embedding", 3): ["reason: 5 is of type int; give a str", "False failed", "nothing alive has the id 's'"],
+    ("how-to/telemetry", 0): ["supervisor_journal_writable 1.0"],
     ("how-to/abort-from-python", 0): None,
     ("how-to/abort-from-python", 1): None,
 }

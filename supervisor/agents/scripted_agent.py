@@ -10,6 +10,7 @@ Environment variables:
   write one line per message to the file.
 * ``SCRIPTED_MEMORY`` (a directory): store conversations in the directory and load them again; a prompt that was
   interrupted continues after the last completed step.
+* ``SCRIPTED_COMPACTS``: offer the command ``/compact``, after which 1,000 tokens of the context are used.
 * ``SCRIPTED_ENDS_CALLS``: end a call on request, by killing the process of the call but not that process's children.
 """
 
@@ -32,6 +33,8 @@ _URGENT: Final = "Urgent message"
 _FLOOD_BYTES: Final = 16 * 1024
 _POLL_S: Final = 0.01
 _CONTEXT_TOKENS: Final = 200_000
+_COMPACTED_TOKENS: Final = 1_000
+_COMPACT: Final = "/compact"
 
 
 # ---------------------------------------------------------------------------------------------------- the script
@@ -167,6 +170,7 @@ class Agent:
         self.memories: dict[str, Conversation] = {}
         self._folder = os.environ.get("SCRIPTED_MEMORY")
         self._ends_calls = "SCRIPTED_ENDS_CALLS" in os.environ
+        self._compacts = "SCRIPTED_COMPACTS" in os.environ
         self.processes: dict[str, asyncio.Future[int]] = {}
         """Future process id of each call whose command the agent runs itself; set once the process was started."""
         self.cost_usd = 0.0
@@ -249,6 +253,7 @@ class Agent:
                 session = self.name("session" if self._folder is None else f"session-{uuid.uuid4().hex}")
                 self._open(session, params["cwd"])
                 self.send({"id": rpc_id, "result": {"sessionId": session}})
+                self._offer_commands(session)
             case "session/load":
                 self._load(rpc_id, params["sessionId"], params["cwd"])
             case "session/prompt":
@@ -281,6 +286,13 @@ class Agent:
                 chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": line["said"]}}
                 self.send({"method": "session/update", "params": {"sessionId": session, "update": chunk}})
         self.send({"id": rpc_id, "result": None})
+        self._offer_commands(session)
+
+    def _offer_commands(self, session: str) -> None:
+        if self._compacts:
+            offered = [{"name": _COMPACT[1:], "description": "compact the context"}]
+            update = {"sessionUpdate": "available_commands_update", "availableCommands": offered}
+            self.send({"method": "session/update", "params": {"sessionId": session, "update": update}})
 
     def _hello(self) -> dict[str, Any]:
         capabilities: dict[str, Any] = {"loadSession": self._folder is not None, "sessionCapabilities": {"close": {}}}
@@ -297,6 +309,8 @@ class Agent:
             return
         text = _text_of(blocks)
         turn = Turn(self, session, Path(self.directories[session]))
+        if self._compacts and text == _COMPACT:
+            turn.update("usage_update", used=_COMPACTED_TOKENS, size=_CONTEXT_TOKENS)
         playing = self.turns[session] = asyncio.ensure_future(turn.play(text))
         playing.add_done_callback(lambda played: self._played(rpc_id, session, played, turn))
 

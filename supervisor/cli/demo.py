@@ -19,10 +19,10 @@ import anyio.abc
 import click
 import msgspec
 
+from supervisor.cli.log_output import configure_logging
 from supervisor.cli.options import examples, json_option, verbose_option
 from supervisor.cli.options import say as print_text
 from supervisor.cli.rendering import event_line, json_line, receipt_text, tree_text
-from supervisor.cli.run_execution import configure_logging
 from supervisor.cli.why import why_text
 from supervisor.diagnostics.causal_trace import RecordList, roots, why
 from supervisor.diagnostics.tree_view import tool_calls, tree

@@ -16,11 +16,11 @@ from typing import Any, Final
 import click
 
 from supervisor.cli.live_view import Reporter, view_for
+from supervisor.cli.log_output import configure_logging
 from supervisor.cli.lookup import pause
 from supervisor.cli.options import say, state_dir_words, warn
 from supervisor.cli.record_log import RecordLog
 from supervisor.cli.rendering import json_text
-from supervisor.cli.run_execution import configure_logging
 from supervisor.cli.run_report import read_report
 from supervisor.cli.sessions import operator, send_request
 from supervisor.cli.submit import print_submitted, send_to_daemon, submission
@@ -67,16 +67,17 @@ def run_on_daemon(given: dict[str, Any], *, detach: bool, names: tuple[str, ...]
         return DONE
     for note in answer["notes"]:
         warn(note)
-    return follow(state_dir, answer["run"], as_json=given["as_json"], verbose=given["verbose"])
+    shown = {name: given[name] for name in ("as_json", "verbose", "log_json")}
+    return follow(state_dir, answer["run"], **shown)
 
 
-def follow(state_dir: Path, run: str, *, as_json: bool, verbose: int) -> int:
+def follow(state_dir: Path, run: str, *, as_json: bool, verbose: int, log_json: bool) -> int:
     """Show the progress of *run* until its end, and return the exit status that ``supervisor run`` has.
 
     Raises:
         WorkFailed: the daemon has ended before the run.
     """
-    configure_logging(verbose=verbose)
+    configure_logging(verbose=verbose, as_json=log_json)
     state = StateDir.open(state_dir, create=False)
     with read_state(state) as reader:
         row = reader.entity(run)

@@ -16,7 +16,8 @@ from supervisor.journal.statedir import StateDir
 
 _PROCESS_HEADS: Final = ("PID", "PARENT", "AGENT", "ROLE", "AGE", "CALLS", "COMMAND")
 _STALL_HEADS: Final = ("SESSION", "SILENT", "TAKEN", "NEXT", "ABORTED IN")
-_LEVEL_HEADS: Final = ("AGENT", "LEVEL", "SUCCESSES", "VIOLATIONS", "WRITES", "NETWORK", "FILES")
+_RIGHTS: Final = ("WRITES", "NETWORK", "FILES", "DIRECTORIES", "SPLITS")
+_LEVEL_HEADS: Final = ("AGENT", "LEVEL", "SUCCESSES", "VIOLATIONS", *_RIGHTS, "LAST CHANGE")
 
 
 def _ask(state_dir: Path, request: Request) -> dict[str, Any]:
@@ -61,7 +62,7 @@ def show_stalls(state_dir: Path, *, as_json: bool) -> None:
 
 
 def show_levels(state_dir: Path, *, as_json: bool) -> None:
-    """Print the trust level of each agent, and what the level permits."""
+    """Print the trust level of each agent, its record, and what the level permits."""
     answer = _ask(state_dir, AccessLevels())
     rows = [
         (
@@ -72,6 +73,9 @@ def show_levels(state_dir: Path, *, as_json: bool) -> None:
             "yes" if one["may_write"] else "no",
             "yes" if one["may_use_network"] else "no",
             str(one["files_max"]),
+            ", ".join(one["directories"]) or "any",
+            "yes" if "split" in one["transitions"] else "no",
+            one["last_change"] or "-",
         )
         for one in answer["access_levels"]
     ]

@@ -280,6 +280,11 @@ class ErrorLines(io.TextIOBase):
         self._stderr.flush()
 
 
+def draws_table(out: TextIO) -> bool:
+    """Return whether a table can be drawn on *out*: a terminal that can move the cursor."""
+    return out.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
+
+
 def view_for(*, as_json: bool, state: StateDir, before: Sequence[EntityRow] = ()) -> RunView:
     """Return the view that suits standard output: JSON if requested, a table on a terminal that can move the cursor,
     else lines. Characters that the encoding of the output does not have are replaced. *before* are the entities of
@@ -288,7 +293,7 @@ def view_for(*, as_json: bool, state: StateDir, before: Sequence[EntityRow] = ()
         sys.stdout.reconfigure(errors="replace")
     if as_json:
         return JsonView(sys.stdout)
-    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown"):
+    if draws_table(sys.stdout):
         return TableView(sys.stdout, state, before)
     return PlainView(sys.stdout, state, before)
 

@@ -163,10 +163,10 @@ class _Tools:
 def server_of(state_dir: Path) -> MCPServer[Any]:
     """Return the MCP server for the supervisor of that state directory, which need not run yet."""
     tools = _Tools(state_dir)
-    called = [  # MCP has a ping of its own, and no tool without an end
+    called = [  # MCP has a ping of its own, and no tool without an end; a link to the page is for people
         tools.of_operation(operation)
         for name, operation in OPERATIONS.items()
-        if name != "ping" and operation.lines is not Lines.ENDLESS
+        if name not in ("ping", "page") and operation.lines is not Lines.ENDLESS
     ]
     server = MCPServer[Any](
         "supervisor", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING", tools=called

@@ -63,6 +63,11 @@ verbose_option = click.option(
 )
 
 
+log_json_option = click.option(
+    "--log-json", is_flag=True, help="Write the log as lines of JSON, with the ids of entities and traces as fields."
+)
+
+
 def _replacements(context: click.Context, parameter: click.Parameter, given: Sequence[str]) -> Mapping[str, str]:
     """Return the agents of the catalogue that replace agents of the plan.
 

@@ -1,4 +1,4 @@
-"""``supervisor plan``: check a plan without running it, and print the JSON Schema of plans for editors."""
+"""``supervisor plan``: check a plan without running it, show its stages, print the JSON Schema of plans for editors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,24 @@ from typing import Any, Final
 import anyio
 import click
 
-from supervisor.cli.options import PATH, check_workdir, examples, say
+from supervisor.cli.options import PATH, check_workdir, examples, say, state_dir_option
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
+from supervisor.cli.plan_show import show_command
 from supervisor.cli.rendering import columns
+from supervisor.cli.time_outs import time_outs, time_outs_json, time_outs_text
 from supervisor.control.error_messages import DONE, BadInput
+from supervisor.embedding.journals import open_reader
 from supervisor.embedding.runtime import check_environment
+from supervisor.journal.statedir import StateDirError
 from supervisor.plans import BadPlan, Plan
 from supervisor.plans.loading import programs_to_come
 from supervisor.plans.source import spelled
 from supervisor.plans.tasks import every_task
+from supervisor.ports import JournalError
 from supervisor.work.budgeting import narrowings
-from supervisor.work.worst_case import WorstCase, limit_s, retries_max, worst_cases
+from supervisor.work.plan_histories import read_history
+from supervisor.work.task_history import TaskHistory
+from supervisor.work.worst_case import WorstCase, limit_of, retries_max, worst_cases
 from supervisor.workspaces.git_command import WorkspaceError
 
 NAMED_MAX: Final = 3
@@ -37,9 +44,11 @@ def plan_group() -> None:
 @click.argument("plan", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--workdir", type=PATH, default=Path(), show_default=True, help="Directory in which the agents work.")
-def _check(plan: Path, as_json: bool, workdir: Path) -> int:
-    """Check the whole plan, as `run` does before it starts anything, and say after how many tries and how long a task
-    has failed if its agent fails for ever. PLAN is a YAML file, or - for standard input."""
+@state_dir_option
+def _check(plan: Path, as_json: bool, workdir: Path, state_dir: Path) -> int:
+    """Check the whole plan, as `run` does before it starts anything. Say which time-out each task has, why, and what
+    earlier runs took and cost; and after how many tries and how long a task has failed if its agent fails for ever.
+    PLAN is a YAML file, or - for standard input."""
     try:
         found = read_plan(plan)
         check_workdir(workdir)
@@ -47,27 +56,41 @@ def _check(plan: Path, as_json: bool, workdir: Path) -> int:
     except (BadPlan, ValueError, WorkspaceError) as error:
         raise BadInput(str(error)) from None
     name = "standard input" if plan == STANDARD_INPUT else plan
+    history = _history(found, state_dir)
     if as_json:
-        say(json.dumps(_as_json(found)))
+        say(json.dumps(_as_json(found, history)))
         return DONE
     say(f"{name}: {_summary(found)}: no problems")
-    for words in (words for lines in _warnings(found).values() for words in lines):
+    for words in (words for lines in _warnings(found, history).values() for words in lines):
         say(f"{name}: {words}")
-    say(f"\n{_worst_cases_text(found)}")
+    limits = time_outs(found, history)
+    say(f"\n{time_outs_text(limits, [_names(one.tasks, whole=len(limits) == 1) for one in limits])}")
+    say(f"\n{_worst_cases_text(found, history)}")
     return DONE
 
 
-def _worst_cases(plan: Plan) -> dict[tuple[WorstCase, ...], list[str]]:
+def _history(plan: Plan, state_dir: Path) -> TaskHistory:
+    """Return the history of the plan in the state directory; none if there is no state directory yet."""
+    try:
+        with open_reader(state_dir) as reader:
+            return read_history(reader, plan.workstream, where=str(state_dir))
+    except StateDirError:
+        return TaskHistory()
+    except JournalError as error:
+        return TaskHistory(warnings=[f"earlier runs teach nothing: {error}"] if state_dir.is_dir() else [])
+
+
+def _worst_cases(plan: Plan, history: TaskHistory) -> dict[tuple[WorstCase, ...], list[str]]:
     """Return the names of the tasks by their worst cases, in the order of the plan."""
     found: dict[tuple[WorstCase, ...], list[str]] = {}
     for one in every_task(plan.tasks):
-        found.setdefault(tuple(worst_cases(plan, one.task)), []).append(one.task.id)
+        found.setdefault(tuple(worst_cases(plan, one.task, history)), []).append(one.task.id)
     return found
 
 
-def _worst_cases_text(plan: Plan) -> str:
+def _worst_cases_text(plan: Plan, history: TaskHistory) -> str:
     """Return a table of the worst cases, with a row for each way to fail of the tasks that have the same figures."""
-    groups = _worst_cases(plan)
+    groups = _worst_cases(plan, history)
     rows = [
         (_names(names, whole=len(groups) == 1) if number == 0 else "", one.when, str(one.tries), _at_most(one.seconds))
         for cases, names in groups.items()
@@ -99,22 +122,25 @@ def _at_most(seconds: float) -> str:
     return f"{math.ceil(seconds)} s"
 
 
-def _as_json(plan: Plan) -> dict[str, object]:
+def _as_json(plan: Plan, history: TaskHistory) -> dict[str, object]:
     """Return the names in *plan* as data; subtasks are listed among the tasks, each after its parent."""
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
-    worst = [{"tasks": names, "ways": [one._asdict() for one in cases]} for cases, names in _worst_cases(plan).items()]
-    told = {"worst_cases": worst, "retries_max": retries_max(plan)}
-    return {"ok": True, **said, **told, **{name: lines for name, lines in _warnings(plan).items() if lines}}
+    groups = _worst_cases(plan, history)
+    worst = [{"tasks": names, "ways": [one._asdict() for one in cases]} for cases, names in groups.items()]
+    limits = time_outs_json(time_outs(plan, history))
+    told = {"time_outs": limits, "worst_cases": worst, "retries_max": retries_max(plan)}
+    return {"ok": True, **said, **told, **{name: lines for name, lines in _warnings(plan, history).items() if lines}}
 
 
-def _warnings(plan: Plan) -> dict[str, list[str]]:
+def _warnings(plan: Plan, history: TaskHistory) -> dict[str, list[str]]:
     """Return the lines about what in *plan* may not have the wanted effect, by the names of these groups of lines."""
     return {
         "narrowed": list(narrowings(plan)),
         "unguarded": list(_unguarded(plan)),
         "unverified": list(_unverified(plan)),
-        "late_answers": list(_late_answers(plan)),
+        "late_answers": list(_late_answers(plan, history)),
+        "history": list(history.warnings),
         "missing_programs": [f"{spelled(path)}: {words}" for path, words in programs_to_come(plan)],
     }
 
@@ -135,14 +161,14 @@ def _unverified(plan: Plan) -> Iterator[str]:
             yield f"agents.{name}.permissions: {hold}; run it once with `permissions: ask`, and watch"
 
 
-def _late_answers(plan: Plan) -> Iterator[str]:
+def _late_answers(plan: Plan, history: TaskHistory) -> Iterator[str]:
     """Yield a line for each task whose attempt times out before a person has had the whole time to answer its agent."""
     for one in every_task(plan.tasks):
         if (agent := plan.agent_configs.get(one.task.agent)) is None:
             continue
         permissions = agent.permissions
         asks = "ask" in (permissions.default, *(rule.then for rule in permissions.rules))
-        if asks and (attempt_s := limit_s(plan, one.task)) <= permissions.answer_within_s:
+        if asks and (attempt_s := limit_of(plan, one.task, history).longest_s) <= permissions.answer_within_s:
             answer_s = f"a person has {permissions.answer_within_s:g} s to answer (answer_within_s)"
             what = f"an attempt of {attempt_s:g} s ends while {answer_s}"
             yield f"{spelled(one.path)}: {what}; raise timeout_s, or lower answer_within_s"
@@ -153,6 +179,9 @@ def _summary(plan: Plan) -> str:
     counts = [("task", len(plan.tasks)), ("subtask", subtasks), ("agent", len(plan.agents))]
     counts += [("worker", len(plan.workers))]
     return ", ".join(_counted(number, what) for what, number in counts if number)
+
+
+plan_group.add_command(show_command)
 
 
 @plan_group.command("schema", epilog=examples("supervisor plan schema > plan.schema.json"))

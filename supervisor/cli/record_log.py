@@ -13,8 +13,6 @@ from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 
-LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
-"""Level of the runtime's logger by the number of ``-v``."""
 _MAIN: Final = (Kind.WORKSTREAM, Kind.TASK, Kind.SESSION, Kind.TURN)
 _CALLS: Final = {"tool_started": "started", "tool_completed": "ended"}
 """Events of a turn that begin and end a tool call, and their names in the log."""
@@ -33,7 +31,9 @@ class RecordLog:
         is_main = event.event in _CALLS if call else moved and event.entity_type in _MAIN
         level = logging.INFO if is_main else logging.DEBUG
         if _log.isEnabledFor(level):
-            _log.log(level, "%s", _line(event, call))
+            line = _line(event, call)
+            fields = {"event": line, "kind": event.entity_type, "entity": event.entity_id, "seq": event.seq}
+            _log.log(level, "%s", line, extra={"fields": fields})
 
 
 def _line(event: LifecycleEvent, call: str) -> str:

@@ -9,6 +9,7 @@ from typing import Final
 
 from supervisor.cli.options import DEFAULT, state_dir_words
 from supervisor.cli.rendering import columns, cost, duration, json_line
+from supervisor.diagnostics.worker_use import worker_use_words
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import ENDS_WELL
 from supervisor.policies.redaction import printable
@@ -23,7 +24,7 @@ TAIL_MAX: Final = 10
 def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
     """Return the text at the end of a run: a row for each task, remarks and reasons below, and the reason why the run
     did not succeed. *state_dir* is the state directory that the named commands read."""
-    lines = task_lines(result, state_dir)
+    lines = [*task_lines(result, state_dir), *completion_lines(result)]
     if not result.ok:
         end = printable(f"the run {_RUN_ENDS[result.outcome]}: {result.why}")
         return "\n".join([*lines, "", end, *_tail(result.output)])
@@ -49,11 +50,19 @@ def task_lines(result: PlanResult, state_dir: Path, states: Mapping[str, str] = 
     return [columns(heads, rows), *_reasons(result, state_dir)]
 
 
+def completion_lines(result: PlanResult) -> list[str]:
+    """Return a line with the number of tasks that ended well, and the use of the workers; none for a single task."""
+    if len(result.tasks) < 2:
+        return []
+    done = sum(one.outcome in ENDS_WELL for one in result.tasks.values())
+    return ["", printable("; ".join([f"{done} of {len(result.tasks)} tasks done", *worker_use_words(result.workers)]))]
+
+
 def results_json(result: PlanResult) -> str:
     """Return the last line of ``supervisor run --json``."""
     tasks = [one._asdict() for one in result.tasks.values()]
     end = {"run": result.run, "ok": result.ok, "outcome": result.outcome, "error": result.why, "output": result.output}
-    return json_line({**end, "tasks": tasks})
+    return json_line({**end, "tasks": tasks, "workers": result.workers})
 
 
 def _id(result: PlanResult, one: TaskResult) -> str:

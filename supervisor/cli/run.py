@@ -19,6 +19,7 @@ from supervisor.cli.options import (
     env_option,
     examples,
     json_option,
+    log_json_option,
     state_dir_option,
     verbose_option,
 )
@@ -54,6 +55,7 @@ from supervisor.journal.statedir import StateDir
 @click.option("--listen", metavar="HOST:PORT", help="Serve the HTTP API over TCP, too; needs --token-file.")
 @click.option("--token-file", metavar="FILE", help="File with the tokens for TCP; made if it does not exist.")
 @verbose_option
+@log_json_option
 def run_command(
     workdir: Path,
     detach: bool,

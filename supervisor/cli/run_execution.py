@@ -1,26 +1,26 @@
 """Execution of ``supervisor run``: run a plan with the control socket, signal handlers and live output.
 
-This is the only module that installs signal handlers or configures logging, and only the command line uses it: an
-embedding program has its own. A plan is checked before the journal is opened. ``cli/run.py`` has the command itself.
+Only the command line installs signal handlers and configures logging: an embedding program has its own. A plan is
+checked before the journal is opened. ``cli/run.py`` has the command itself.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
 
-from supervisor.cli.live_view import TICK_S, Reporter, RunView, view_for
+from supervisor.cli.live_view import TICK_S, Reporter, RunView, draws_table, view_for
+from supervisor.cli.log_output import configure_logging, leave_exporters
 from supervisor.cli.options import warn
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
-from supervisor.cli.record_log import LEVELS, RecordLog
+from supervisor.cli.record_log import RecordLog
 from supervisor.cli.run_controller import RunController
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed, cause_of
 from supervisor.control.http.options import HttpOptions
@@ -48,6 +48,7 @@ class RunRequest(NamedTuple):
     backend: str
     as_json: bool
     verbose: int
+    log_json: bool
     fresh: bool
     resume: bool
     no_plugins: bool
@@ -84,33 +85,15 @@ def execute_run(request: RunRequest, state: StateDir) -> int:
         plan = request.load()
     except BadPlan as error:
         raise BadInput(str(error)) from None
-    configure_logging(verbose=request.verbose)
+    has_table = not request.as_json and draws_table(sys.stdout) and sys.stderr.isatty()
+    configure_logging(verbose=request.verbose, as_json=request.log_json, has_table=has_table)
     # A Path raises an error where the name cannot be; opening the directory says why.
     if not request.resume and os.path.isdir(state.agents) and not os.path.exists(state.journal):
         warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
-    return anyio.run(_run, request, plan, state, backend=request.backend)
-
-
-class _StderrHandler(logging.StreamHandler[TextIO]):
-    """Handler that writes to the standard error of the moment: while a table is drawn, the live view replaces it."""
-
-    def __init__(self) -> None:
-        logging.Handler.__init__(self)
-
-    @property
-    def stream(self) -> TextIO:  # type: ignore[override]
-        return sys.stderr
-
-
-def configure_logging(*, verbose: int) -> None:
-    """Send logs of the runtime to standard error; an embedding program configures logging by itself. *verbose*: 0 for
-    warnings, 1 for what happens, 2 for everything."""
-    handler = _StderrHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    logger = logging.getLogger("supervisor")
-    logger.handlers = [handler]
-    logger.setLevel(LEVELS[min(verbose, 2)])
-    logger.propagate = False
+    status: int = anyio.run(_run, request, plan, state, backend=request.backend)
+    if plan.settings.telemetry.traces:
+        leave_exporters(status)
+    return status
 
 
 async def _run(request: RunRequest, plan: Plan, state: StateDir) -> int:

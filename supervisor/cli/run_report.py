@@ -18,11 +18,12 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import open_journal, run_given
 from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words
 from supervisor.cli.rendering import counted, duration, json_text, local_time
-from supervisor.cli.results import task_lines
+from supervisor.cli.results import completion_lines, task_lines
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.run_summary import RunSummary, summarize_runs
 from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.tree_view import Notes, permission_id, waiting_permissions
+from supervisor.diagnostics.worker_use import WORKER_EVENTS, WorkerTimes
 from supervisor.lifecycles.run_ids import id_of_task, run_of
 from supervisor.lifecycles.task import ApprovalGranted, Closed, Task
 from supervisor.lifecycles.types import Kind
@@ -33,7 +34,7 @@ from supervisor.ports import EntityRow, Reader
 from supervisor.work.completion_pipeline import MERGED
 from supervisor.work.reporting import recorded_result, results_of_rows
 from supervisor.work.results import PlanResult
-from supervisor.work.task_usage import TaskUsage, with_usage
+from supervisor.work.task_usage import TaskUsage
 
 _FOR_A_PERSON: Final = (Task.PLANNED.value, Task.PENDING_APPROVAL.value, Task.BLOCKED.value)
 _MERGE_EVENTS: Final = (Closed.spelled, ApprovalGranted.spelled, MERGED)
@@ -89,15 +90,17 @@ def read_report(reader: Reader, run: EntityRow, *, now: float, supervised: bool,
     if all(row.id != run.id for row in rows):
         rows = reader.entities(archived=True)
     usage = TaskUsage()
-    for record in reader.events_named(*USAGE_EVENTS, archived=True):
+    workers = WorkerTimes()
+    for record in reader.events_named(*{*USAGE_EVENTS, *WORKER_EVENTS}, archived=True):
         usage.take(record)
+        workers.take(record)
     sums = usage.sums()
     (summary,) = [one for one in summarize_runs(rows, sums, now=now, supervised=supervised) if one.id == run.id]
     tasks = [row for row in rows if row.kind == Kind.TASK and data_of(row).get("workstream") == run.id]
     return RunReport(
         summary,
         sums.get(run.id, NOTHING),
-        _result(reader, run, rows, usage),
+        _result(reader, run, rows, usage)._replace(workers=workers.of(run.id)),
         {str(data_of(row).get("name")): row.state for row in tasks},
         dict(_merges(reader, run.id)),
         [] if run.ended else list(_waiting(reader, rows, tasks, now, options)),
@@ -108,13 +111,10 @@ def _result(reader: Reader, run: EntityRow, rows: Sequence[EntityRow], usage: Ta
     """Return the result of a run: the recorded one, or else what the rows say."""
     recorded = recorded_result(reader.events(run.id, archived=True), rows, run.id)
     known = recorded.tasks if recorded is not None else {}
-    sums, launches = usage.sums(), usage.launches()
     why = str(data_of(run).get("last_error") or "its run has ended") if run.ended else None
     found = results_of_rows(rows, run.id, why)
-    tasks = {
-        one.id: known.get(one.id) or with_usage(one, id_of_task(run.id, one.id), sums, launches)
-        for one in (*known.values(), *found)
-    }
+    unknown = [(id_of_task(run.id, one.id), one) for one in found if one.id not in known]
+    tasks = {**known, **{one.id: one for one in usage.complete(*unknown)}}
     return PlanResult(tasks, recorded.error if recorded is not None else "", run=run.id)
 
 
@@ -150,6 +150,7 @@ def report_text(report: RunReport, state_dir: Path) -> str:
         f"started {local_time(run.started_at)}, took {duration(run.took_s)}; used: {used.words or 'nothing reported'}",
         "",
         *task_lines(report.result, state_dir, report.states),
+        *completion_lines(report.result),
     ]
     if report.merged:
         lines += ["", *(printable(f"{task}: {merge}") for task, merge in report.merged.items())]
@@ -169,6 +170,7 @@ def report_json(report: RunReport) -> Mapping[str, Any]:
         "error": report.result.why if report.run.outcome else "",
         "used": report.used.as_record,
         "tasks": tasks,
+        "workers": report.result.workers,
         "merged": report.merged,
         "waiting": report.waiting,
     }

@@ -7,18 +7,19 @@ from pathlib import Path
 import anyio
 import click
 
+from supervisor.cli.log_output import configure_logging, log_message
 from supervisor.cli.options import (
     PATH,
     check_workdir,
     examples,
     json_option,
+    log_json_option,
     say,
     state_dir_option,
     verbose_option,
     warn,
 )
 from supervisor.cli.rendering import json_text
-from supervisor.cli.run_execution import configure_logging
 from supervisor.cli.sessions import operator, send_request
 from supervisor.control.error_messages import BadInput, WorkFailed, cause_of
 from supervisor.control.http.options import HttpOptions
@@ -44,6 +45,7 @@ from supervisor.ports import JournalError
 @click.option("--listen", metavar="HOST:PORT", help="Serve the HTTP API over TCP, too; needs --token-file.")
 @click.option("--token-file", metavar="FILE", help="File with the tokens for TCP; made if it does not exist.")
 @verbose_option
+@log_json_option
 def serve_command(
     config: Path | None,
     state_dir: Path,
@@ -53,6 +55,7 @@ def serve_command(
     listen: str | None,
     token_file: str | None,
     verbose: int,
+    log_json: bool,
 ) -> None:
     """CONFIG is a YAML file with agents, settings, limits and http; without it, the usual settings apply. Plans come
     from `supervisor submit`. The first Ctrl-C or SIGTERM lets turns in progress finish, the second does not; what is
@@ -66,12 +69,12 @@ def serve_command(
     if serves_http or listen or token_file:
         http = HttpOptions(listen=listen, token_file=token_file)
     leave_first_process()
-    configure_logging(verbose=verbose)
+    configure_logging(verbose=verbose, as_json=log_json)
     state = StateDir.open(state_dir)
     with state.lock(daemon=True):
         try:
             options = ServiceOptions(config.resolve() if config is not None else None, known, workdir.resolve(), http)
-            anyio.run(serve, options, state, warn, backend=backend)
+            anyio.run(serve, options, state, log_message if log_json else warn, backend=backend)
         except Exception as error:
             cause = cause_of(error)
             if isinstance(cause, ValueError):

@@ -40,6 +40,7 @@ from supervisor.control.requests import (
     Compact,
     Follow,
     Inspect,
+    Page,
     Permissions,
     Ping,
     Processes,
@@ -332,6 +333,13 @@ async def reload(sup: Supervisor, request: Reload) -> Replies:
     yield {"reloaded": await _daemon(sup).reload(by=request.by)}
 
 
+async def page(sup: Supervisor, request: Page) -> Replies:
+    """Return a link that lets one browser in to the page, which is served on loopback from the first link on."""
+    if sup.core.make_page_link is None:
+        raise Refused("this supervisor serves no page: it needs a state directory, and the extra http")
+    yield {"url": await sup.core.make_page_link()}
+
+
 def _daemon(sup: Supervisor) -> DaemonControl:
     if sup.core.daemon is None:
         raise Refused("this supervisor takes no plans: it belongs to one run, or to a program; a daemon takes them")
@@ -433,6 +441,7 @@ _TABLE: Final = (
     Operation(CancelRun, cancel_run, Effect.ENDS, _NO_AGENT, idempotent=True),
     Operation(Reload, reload, Effect.CHANGES, _NO_AGENT, idempotent=True, role=Role.ADMIN),
     Operation(Stop, stop, Effect.ENDS, Access("stop"), role=Role.ADMIN),
+    Operation(Page, page, Effect.CHANGES, _NO_AGENT, role=Role.ADMIN),
 )
 OPERATIONS: Final[Mapping[str, Operation]] = {one.name: one for one in _TABLE}
 """Every operation, by its name."""

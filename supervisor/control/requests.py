@@ -352,6 +352,16 @@ class Stop(Command):
     now: Flag = Field(default=False, description="true to abort everything instead of letting turns finish")
 
 
+class Page(Command):
+    """Ask for a link to the page for people."""
+
+    do: Literal["page"] = Field(default="page", description="page, the name of the operation")
+
+    @property
+    def title(self) -> str:
+        return "a link to the page"
+
+
 class Compact(Request):
     """Move entities that ended long ago from the journal to the archive. Bounds that are given replace those of the
     plan."""

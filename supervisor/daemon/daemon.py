@@ -54,7 +54,8 @@ if TYPE_CHECKING:
     from supervisor.triggers.service import TriggerService  # its libraries are an extra
 
 _SHARED: Final = (
-    "max_sessions_total", "drain_s", "retention", "recovery", "notify", "plugins", "pid_namespaces", "access"
+    "max_sessions_total", "drain_s", "retention", "recovery", "notify", "plugins", "pid_namespaces", "access",
+    "telemetry",
 )  # fmt: skip
 """Keys of a plan that have no effect in a daemon, which has its own."""
 _PLACE: Final = ("workspace", "merge_into")

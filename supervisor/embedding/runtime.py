@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +95,10 @@ async def open_supervisor(
 
     Raises:
         TypeError: an argument has a wrong type.
-        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory, or
-            for graduated access without worktrees; an agent's adapter is unknown; ``settings.plugins`` names a plug-in
-            that is not installed; the HTTP API cannot be served as *http* says.
+        ValueError: both *state_dir* and *journal* are given; *settings* ask for worktrees without a state directory,
+            for graduated access without worktrees, or for telemetry whose library, or state directory, is missing; an
+            agent's adapter is unknown; ``settings.plugins`` names a plug-in that is not installed; the HTTP API cannot
+            be served as *http* says.
         WorkspaceError: git cannot make worktrees of *workdir*.
         StateDirBusy, StateDirError: the state directory is in use, or cannot be used.
         JournalError: the journal cannot be read, or was written by a newer version. At the end of the block: the
@@ -163,6 +165,11 @@ async def open_in(
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
         _check_access(settings)
+        _check_telemetry(settings)
+        if settings.telemetry.files and open_directory is None:
+            raise ValueError(
+                "settings.telemetry.files: they lie in the state directory; give state_dir, or set it to false"
+            )
         plugged = await _plugged(settings.plugins, plugins)
         stack.push_async_callback(plugged.close)
         _check_adapters(profiles, plugged)
@@ -182,8 +189,9 @@ async def open_in(
         parts = real_parts(journal, opened, host, processes, workspace, where)
         told = opened.runtime / "told.json" if opened is not None else None
         parts = parts._replace(notices=NoticeTargets(processes, str(where), told))
+        prepared = partial(_prepare_telemetry, opened, prepare) if settings.telemetry.is_on else prepare
         sup = await stack.enter_async_context(
-            supervise(parts, profiles, settings, choose, plugged, on_permission, prepare)
+            supervise(parts, profiles, settings, choose, plugged, on_permission, prepared)
         )
         if opened is not None and control:
             serve = partial(serve_control, opened.control_socket, sup, closing=sup.core.services.closing)
@@ -196,6 +204,8 @@ async def open_in(
         if serve_http is not None:
             with suppress(ActorStopped):  # as above
                 await sup.core.services.start("http", partial(serve_http, sup, closing=sup.core.services.closing))
+        if opened is not None and control:
+            await _prepare_page(sup)
         with anyio.CancelScope() as block:
             if stop_cancels_host:
                 sup.core.registry.system.group.start_soon(_cancel_after_drain, sup.core, block)
@@ -222,6 +232,31 @@ def _http_service(opened: StateDir, http: bool | HttpOptions) -> Iterator[Callab
         yield serve
 
 
+async def _prepare_page(sup: Supervisor) -> None:
+    """Let *sup* serve the page for people once somebody asks for a link, or at once if pages of an earlier supervisor
+    are open."""
+
+    async def make_link() -> str:
+        return str(await (await service()).make_link(sup))
+
+    async def service() -> Any:
+        return sup.core.part(await anyio.to_thread.run_sync(_page_service))
+
+    if find_spec("fastapi") is None or find_spec("hypercorn") is None:
+        return
+    sup.core.make_page_link = make_link
+    if (Path(sup.core.state_dir or "") / "runtime" / "page").exists():
+        with suppress(ActorStopped):  # the journal was lost meanwhile
+            await (await service()).resume(sup)
+
+
+def _page_service() -> Callable[[SupervisorCore], Any]:
+    """Import the page, which needs an extra, and takes a second: not in the event loop, where everything would wait."""
+    from supervisor.control.http.page_service import PageService
+
+    return PageService
+
+
 async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> None:
     await sup.stopping.wait()
     await sup.shutdown.finish()
@@ -239,6 +274,7 @@ async def check_environment(
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
     _check_access(settings)
+    _check_telemetry(settings)
     plugged = await _plugged(settings.plugins, ())
     try:
         _check_adapters(profiles, plugged)
@@ -253,6 +289,30 @@ async def check_environment(
 def _check_access(settings: Settings) -> None:
     if settings.access is not None and settings.workspace != "worktree":
         raise ValueError("settings.access: changes are checked in worktrees only; set workspace='worktree' too")
+
+
+def _check_telemetry(settings: Settings) -> None:
+    """Check that the libraries are installed that the settings ask for.
+
+    Raises:
+        ValueError: one is missing.
+    """
+    wanted = {"prometheus_client": settings.telemetry.metrics, "opentelemetry": settings.telemetry.traces}
+    for package, is_wanted in wanted.items():
+        if is_wanted and find_spec(package) is None:
+            fix = "`pip install 'supervisor-runtime[telemetry]'` brings it"
+            raise ValueError(f"settings.telemetry: {package} is not installed; {fix}")
+
+
+async def _prepare_telemetry(
+    opened: StateDir | None, then: Prepare | None, supervisor: SupervisorCore, rows: Sequence[EntityRow]
+) -> None:
+    """Begin the telemetry of *supervisor* before it takes over the work of an earlier one, whose end it shows too."""
+    from supervisor.telemetry.service import start_telemetry  # here, since most supervisors have none
+
+    await start_telemetry(supervisor, opened, rows)
+    if then is not None:
+        await then(supervisor, rows)
 
 
 def reconfigure(

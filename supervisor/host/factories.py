@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 from uuid import UUID
@@ -95,6 +96,7 @@ def profile_of(name: str, agent: AgentConfig | AgentFunction, workdir: Path) -> 
         own_programs=agent_programs(),
         function=config.function,
         explain_retries=config.explain_retries,
+        tool_timeouts={str(kind): limit_s for kind, limit_s in config.tool_timeouts.items()},
         max_sessions=config.max_sessions,
     )
 
@@ -105,6 +107,7 @@ class ConnectionFactory:
     Args:
         plugins: plug-ins, which may bring adapters of agents.
         delegate: starts a child session for an agent.
+        variables: functions that add variables to the environment of an agent's program, given the id of its session.
     """
 
     def __init__(
@@ -114,9 +117,11 @@ class ConnectionFactory:
         processes: RetryingProcessHost,
         files: AgentFiles,
         plugins: Plugins,
+        variables: Sequence[Callable[[str], Mapping[str, str]]] = (),
     ) -> None:
         self._registry = registry
         self._delegate = delegate
+        self._variables = variables
         self._host = processes
         self._files = files
         self._plugins = plugins
@@ -155,7 +160,7 @@ class ConnectionFactory:
             launch=Launch(
                 argv=argv,
                 cwd=session.directory,
-                env={**profile.env, **session.variables},
+                env={**self._added(session.session_id), **profile.env, **session.variables},
                 spare=agent_spare(),
                 session=session.session_id,
             ),
@@ -164,6 +169,9 @@ class ConnectionFactory:
             resume_id=resume_id,
             interrupted=interrupted,
         )
+
+    def _added(self, session_id: str) -> dict[str, str]:
+        return {name: value for variables in self._variables for name, value in variables(session_id).items()}
 
 
 class NoTranscript:

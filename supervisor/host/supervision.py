@@ -11,8 +11,8 @@ itself there. A connection starts child sessions for its agent, and a session st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeVar, cast
 
 import anyio
 
@@ -48,6 +48,10 @@ from supervisor.sessions.verification import Verification
 from supervisor.sessions.workspace_cleanup import WorkspaceCleanup
 
 _T = TypeVar("_T")
+Listener = Callable[[LifecycleEvent], None]
+"""Function that is called with each durable record, in the task that commits: it must neither wait nor raise."""
+Variables = Callable[[str], Mapping[str, str]]
+"""Function that returns variables for the environment of an agent that is launched, given the id of its session."""
 
 
 class SupervisorCore:
@@ -77,7 +81,8 @@ class SupervisorCore:
 
         # The loop of every event.
         self.subscriptions = Subscriptions(journal)
-        publish = _published(self.subscriptions, plugins)
+        self.listeners: Final[list[Listener]] = []
+        publish = _published(self.subscriptions, plugins, self.listeners)
         self.journal_writer = JournalWriter(journal, Clock(parts.wall, from_s), publish)
         self.registry = SessionRegistry(system, self.journal_writer, IdAllocator(taken))
         self.background = Background(system)
@@ -103,7 +108,7 @@ class SupervisorCore:
 
         # Sessions: their start.
         self.trust = Trust(self.registry, self.setups)
-        self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session)
+        self.monitors = MonitorRegistry(self.registry, self.aborts.abort_session, self.aborts.abort_call)
         self.session_factory = SessionFactory(
             self.registry,
             self.session_services,
@@ -140,10 +145,19 @@ class SupervisorCore:
         """Set when a daemon ends: no task is claimed any more, and what is open is left to the next daemon."""
         self.read_tokens_again: Callable[[], None] | None = None
         """Function that reads the token file of the HTTP API again, if tokens are served."""
+        self.launch_variables: Final[list[Variables]] = []
+        """Functions that add variables to the environment of each agent; the agent's own variables count first."""
+        self.make_page_link: Callable[[], Awaitable[str]] | None = None
+        """Function that returns a link to the page for people, if this supervisor can serve one."""
         self._parts: dict[Callable[[SupervisorCore], object], object] = {}
 
         self.session_services.make_connection = ConnectionFactory(
-            self.registry, self.session_factory.delegate, parts.processes, parts.files, plugins
+            self.registry,
+            self.session_factory.delegate,
+            parts.processes,
+            parts.files,
+            plugins,
+            self.launch_variables,
         )
 
     @property
@@ -159,13 +173,16 @@ class SupervisorCore:
         return cast(_T, self._parts[make])
 
 
-def _published(subscriptions: Subscriptions, plugins: Plugins) -> Callable[[LifecycleEvent], None]:
+def _published(
+    subscriptions: Subscriptions, plugins: Plugins, listeners: Sequence[Listener]
+) -> Callable[[LifecycleEvent], None]:
     """Return the function that gives a durable record to all who read along."""
-    if not plugins.listens:
-        return subscriptions.publish
 
     def publish(record: LifecycleEvent) -> None:
         subscriptions.publish(record)
-        plugins.publish(record)
+        if plugins.listens:
+            plugins.publish(record)
+        for listen in tuple(listeners):  # one that fails removes itself
+            listen(record)
 
     return publish

@@ -8,10 +8,10 @@ is missing. Records are kept encoded, so that a later change of a caller's dicti
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from anyio.lowlevel import cancel_shielded_checkpoint
@@ -21,6 +21,7 @@ from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.types import BEGINNING, LifecycleEvent, RecordId
 from supervisor.ports import Append, EntityRow, FollowRecords, JournalError, Reader
 
+_T = TypeVar("_T")
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(LifecycleEvent).decode
 
@@ -206,6 +207,10 @@ class MemoryJournal:
 
     def reader(self, follow: FollowRecords) -> AbstractContextManager[Reader]:
         return nullcontext(_MemoryReader(self._reading(), follow))
+
+    async def read(self, follow: FollowRecords, work: Callable[[Reader], _T]) -> _T:
+        with self.reader(follow) as reader:
+            return work(reader)
 
     async def close(self) -> None:
         self._closed = True

@@ -120,6 +120,13 @@ class SqliteJournal:
     def reader(self, follow: FollowRecords) -> AbstractContextManager[Reader]:
         return History(self._path, follow=follow)
 
+    async def read(self, follow: FollowRecords, work: Callable[[Reader], _T]) -> _T:
+        def on_thread() -> _T:
+            with self.reader(follow) as reader:
+                return work(reader)
+
+        return await anyio.to_thread.run_sync(on_thread)
+
     async def compact(
         self,
         folder: Path,

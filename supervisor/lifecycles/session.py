@@ -81,9 +81,10 @@ class Session(Enum):
 
 # ------------------------------------------------------------------------------------------------------- data
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt whose requester waits for the result. With *once*, the requester, not the session, decides about another
-    attempt. *reason* tells why the prompt is sent again; ``""`` the first time. *goes_on*: the last turn of the request
-    has answered a message, which is no word on the request, so that the agent is asked to go on (rule 49)."""
+    """A prompt whose requester waits for the result. With *once*, the requester, a task, verifies the work and decides
+    about another attempt. *reason* tells why the prompt is sent again; ``""`` the first time. *goes_on*: the last turn
+    of the request has answered a message, which is no word on the request, so that the agent is asked to go on (rule
+    49)."""
 
     id: str
     prompt: str
@@ -130,7 +131,8 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     come since. ``cooled``: the backoff after such a failure is over, too. ``due_s`` is the time at which the next turn
     times out (the journal's seconds) if that turn continues the attempt of the turn before, or repeats a request whose
     turn ended with its supervisor; ``most_s`` is the time until which ``due_s`` may be extended. ``None``: the turn has
-    its own time-out. ``ending`` is the present stage of the termination.
+    its own time-out. ``ending`` is the present stage of the termination. ``verifying`` is the turn whose work the task
+    of the session verifies: its request was replied to, and the turn is not over; ``""`` if there is none.
     """
 
     id: str
@@ -159,6 +161,7 @@ class SessionData(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_s: float | None = None
     most_s: float | None = None
     ending: Ending | None = None
+    verifying: str = ""
 
 
 Effects = tuple[Effect, ...]
@@ -517,6 +520,21 @@ def _goes_on(data: SessionData, current: Request, messages: Sequence[Message]) -
     return any(current.once or message.blamed in OWN_ABORTS for message in messages)
 
 
+def hand_over(data: SessionData, event: SessionExited) -> Answered:
+    """Reply to the request of a task as soon as its agent is done, since the task verifies the work: only with the
+    verdict of the task is the turn over. A turn that has only answered a message, or is followed by the turn of a
+    message, is not verified: the last turn of the attempt is."""
+    current = data.current
+    if current is None or not current.once or current.goes_on or _owed_turn(data) is not None:
+        return data, ()
+    answer = ReplyToRequest(request_id=current.id, outcome="completed", how=event.verdict)
+    return _answer(_change(data, verifying=data.turn_id), answer, event)
+
+
+def note_verified(data: SessionData, event: TurnReaped) -> Answered:
+    return (_change(data, verifying=""), ()) if event.turn_id == data.verifying else (data, ())
+
+
 def count_failure(data: SessionData, event: SessionExited) -> Answered:
     error = event.verdict.error or "exited before it was ready"
     changed = _change(
@@ -585,23 +603,32 @@ def cancel_session(data: SessionData, event: OperatorStop) -> Answered:
 def cancel_step(data: SessionData, event: OperatorStop | FatalError) -> Answered:
     if data.current is None or not data.turn_id:
         return data, (CancelStep(),)
-    if isinstance(event, OperatorStop):
-        verdict = Verdict(
-            exit=Exit.ERROR,
-            error=event.reason,
-            transition_reason=TransitionReason.ABORTED,
-            abort_reason=AbortReason(event.abort_reason) if event.abort_reason else None,
-        )
-        failed = TaskFailed(verdict=verdict, abort_id=event.abort_id)
-    else:
-        failed = TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=event.message))
-    return data, (CancelStep(), SendEvent(to=data.turn_id, event=failed))
+    return data, (CancelStep(), SendEvent(to=data.turn_id, event=_failure_by(event, data)))
+
+
+def _failure_by(event: Event, data: SessionData) -> TaskFailed:
+    """Return the failure of a turn that is not over when *event* stops its session."""
+    if not isinstance(event, OperatorStop):
+        error = event.message if isinstance(event, FatalError) else data.last_error
+        return TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=error))
+    verdict = Verdict(
+        exit=Exit.ERROR,
+        error=event.reason,
+        transition_reason=TransitionReason.ABORTED,
+        abort_reason=AbortReason(event.abort_reason) if event.abort_reason else None,
+    )
+    return TaskFailed(verdict=verdict, abort_id=event.abort_id)
 
 
 def end_scope(data: SessionData, event: Event) -> Answered:
+    """Begin the termination of the session. A turn that its task still verifies has failed: its tests and its review
+    end with the session."""
     now, until = (event.now, event.until) if isinstance(event, OperatorStop) else (False, None)
     ending = Ending(stage=TerminationStage.KILL if now else TerminationStage.REQUEST, deadline=until)
-    return _change(data, ending=ending), (TerminateSession(abort_id=data.abort_id, now=now),)
+    data, terminate = _change(data, ending=ending), TerminateSession(abort_id=data.abort_id, now=now)
+    if not data.verifying:
+        return data, (terminate,)
+    return data, (terminate, SendEvent(to=data.verifying, event=_failure_by(event, data)))
 
 
 def hurry(data: SessionData, event: OperatorStop) -> Answered:
@@ -625,9 +652,14 @@ def settle_request(data: SessionData, event: TurnReaped) -> Answered:
     if event.completed and _owed_turn(data) is not None:
         return _go_on(data, msgspec.structs.replace(data.current, prompt="", reason=""), event)
     outcome = "completed" if event.completed else "failed"
+    answer = ReplyToRequest(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
+    return _answer(data, answer, event)
+
+
+def _answer(data: SessionData, answer: ReplyToRequest, event: Event) -> Answered:
+    """Reply to the request, and begin the next request, or the turn of a message that needs one."""
     # Reply and next turn are effects of one record: a kill in between leaves both in the outbox, so no request is
     # answered twice and none is lost.
-    answer = ReplyToRequest(request_id=data.current.id, outcome=outcome, error=event.error, how=event.how)
     if data.queue:
         following, *rest = data.queue
         data, opened = _go_on(_change(data, queue=tuple(rest)), following, event)
@@ -772,7 +804,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             do=[conclude, note_loss, keep_reason, spend, back_off],
             extension=PROVIDER,
         ),
-        rule(SessionExited, S.RUNNING, S.SESSION_COMPLETE, when=exited_clean, do=[conclude, count_success]),
+        rule(SessionExited, S.RUNNING, S.SESSION_COMPLETE, when=exited_clean, do=[conclude, count_success, hand_over]),
         rule(
             SessionExited,
             S.RUNNING,
@@ -877,19 +909,20 @@ SESSION: Machine[Session, SessionData] = Machine(
         ),
         rule(SteerElapsed, ACTIVE, None, extension=STEERED),
         rule(MessageReceived, LIVE, None, do=[keep_message], extension=KEPT),
-        rule(TurnReaped, S.SESSION_COMPLETE, None, do=[settle_request], extension=PROMPTS),
-        rule(TurnReaped, S.COOLING_DOWN, None, when=was_spent, do=[settle_spent], extension=ONCE),
+        rule(TurnReaped, S.SESSION_COMPLETE, None, do=[note_verified, settle_request], extension=PROMPTS),
+        rule(TurnReaped, S.COOLING_DOWN, None, when=was_spent, do=[note_verified, settle_spent], extension=ONCE),
         rule(
             TurnReaped,
             [one for one in S if one not in (S.INITIALIZING, S.SESSION_COMPLETE, S.STOPPED)],
             None,
+            do=[note_verified],
             extension="a turn that failed is tried again by its session, or given up when it ends",
         ),
         rule(
             TurnReaped,
             S.STOPPED,
             None,
-            do=[settle_success],
+            do=[note_verified, settle_success],
             extension="a turn that had succeeded before its session was stopped has succeeded",
         ),
         rule(SessionExited, S.STOPPED, None, do=[conclude], extension=JOINED),

@@ -13,7 +13,9 @@ import msgspec
 from msgspec.structs import replace
 
 from actors.machine import Effect, Event, Machine, rule
-from supervisor.lifecycles.types import Severity, TransitionReason
+from supervisor.lifecycles.effects import SendEvent
+from supervisor.lifecycles.events import TaskCompleted, TaskFailed
+from supervisor.lifecycles.types import Exit, Severity, TransitionReason, Verdict
 
 
 class TaskRun(Enum):
@@ -64,7 +66,7 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     ``resumed_at`` the commit or copy that holds it. ``waits_for`` names the processes of the turn that must end before
     the result is judged, ``until`` is the end of that wait (Unix time). ``judged`` is the commit that was tested.
     ``last_error`` is the error of the last attempt, ``charged_error`` that of the last attempt whose failure was
-    charged to the run.
+    charged to the run. ``turn`` is the turn whose work is checked while the run is VALIDATING; ``""`` if there is none.
     """
 
     max_attempts: int = 5
@@ -102,6 +104,7 @@ class TaskRunData(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: str = ""
     until: float = 0.0
     judged: str = ""
+    turn: str = ""
 
 
 class ExecutorStarted(Event, frozen=True, kw_only=True):
@@ -128,14 +131,17 @@ class Cancelled(Event, frozen=True, kw_only=True):
 
 
 class ExecutionCompleted(Event, frozen=True, kw_only=True):
-    """Event: the agent, or the tool, reports that its work is done."""
+    """Event: the agent, or the tool, reports that its work is done. *turn* is the turn in which the work was done; it
+    waits for the result of the tests."""
 
     spelled = "execution_completed"
+    turn: str = ""
 
 
 class ExecutionFailed(Event, frozen=True, kw_only=True):
     """Event: the attempt failed with *error*; equal *signature* means the same error. *charged* is false for a lost
-    worker, and for trouble of the model's *provider*, which may have announced how long to wait (*wait_s*)."""
+    worker, and for trouble of the model's *provider*, which may have announced how long to wait (*wait_s*). *turn* is
+    the turn that had succeeded, if its work is not complete; it waits for the verdict."""
 
     spelled = "execution_failed"
     error: str
@@ -144,6 +150,7 @@ class ExecutionFailed(Event, frozen=True, kw_only=True):
     charged: bool = True
     provider: bool = False
     wait_s: float = 0.0
+    turn: str = ""
 
 
 class ExecutionTimedOut(Event, frozen=True, kw_only=True):
@@ -376,6 +383,23 @@ def keep_judged(data: TaskRunData, event: TestsPassed) -> Out:
     return replace(data, judged=event.judged), ()
 
 
+def keep_turn(data: TaskRunData, event: ExecutionCompleted) -> Out:
+    return replace(data, turn=event.turn), ()
+
+
+def complete_turn(data: TaskRunData, event: TestsPassed) -> Out:
+    """Tell the turn, if there is one, that its work is verified. The effect is durable with the result of the tests, so
+    that the turn is told once, also after a takeover."""
+    return replace(data, turn=""), (SendEvent(to=data.turn, event=TaskCompleted()),) if data.turn else ()
+
+
+def fail_turn(data: TaskRunData, event: TestsFailed | ExecutionFailed) -> Out:
+    """Tell the turn, if there is one, that its work is rejected."""
+    turn = event.turn if isinstance(event, ExecutionFailed) else data.turn
+    failed = TaskFailed(verdict=Verdict(exit=Exit.ERROR, error=event.error))
+    return replace(data, turn=""), (SendEvent(to=turn, event=failed),) if turn else ()
+
+
 def keep_wait(data: TaskRunData, event: TurnSettling) -> Out:
     return replace(data, waits_for=event.waits_for, until=event.until), ()
 
@@ -428,12 +452,12 @@ RUN: Machine[TaskRun, TaskRunData] = Machine(
         ),
         rule(Skipped, R.PENDING, R.SKIPPED, when=ended_for_good, do=[keep_cause], trigger="Dependency Failed"),
         rule(Cancelled, R.PENDING, R.CANCELLED, trigger="User Cancels"),
-        rule(ExecutionCompleted, R.IN_PROGRESS, R.VALIDATING, trigger="Tool Execution Complete"),
-        rule(ExecutionFailed, R.IN_PROGRESS, R.FAILED, do=[charge], trigger="Tool Execution Error"),
+        rule(ExecutionCompleted, R.IN_PROGRESS, R.VALIDATING, do=[keep_turn], trigger="Tool Execution Complete"),
+        rule(ExecutionFailed, R.IN_PROGRESS, R.FAILED, do=[charge, fail_turn], trigger="Tool Execution Error"),
         rule(ExecutionTimedOut, R.IN_PROGRESS, R.TIMEOUT, do=[charge], trigger="Execution Timeout"),
         rule(Cancelled, R.IN_PROGRESS, R.CANCELLED, trigger="User Interrupt"),
-        rule(TestsPassed, R.VALIDATING, R.COMPLETED, do=[end_probe, keep_judged], trigger="Tests Pass"),
-        rule(TestsFailed, R.VALIDATING, R.FAILED, do=[charge_for_good], trigger="Tests Fail"),
+        rule(TestsPassed, R.VALIDATING, R.COMPLETED, do=[end_probe, keep_judged, complete_turn], trigger="Tests Pass"),
+        rule(TestsFailed, R.VALIDATING, R.FAILED, do=[charge_for_good, fail_turn], trigger="Tests Fail"),
         rule(RetryDecided, R.FAILED, R.RETRYING, when=retry_allowed, do=[set_delay], trigger="Retry Available"),
         rule(RetryDecided, R.FAILED, R.CIRCUIT_OPEN, do=[end_probe], trigger="Max Retries Reached"),
         rule(BackoffCompleted, R.RETRYING, R.IN_PROGRESS, do=[begin_attempt], trigger="Backoff Complete"),

@@ -116,6 +116,8 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     permissions: int = 0
     asking: tuple[Permission, ...] = ()
     verdict: Verdict | None = None
+    is_verified: bool = False
+    """Whether the work was verified while the turn had to compact its context."""
     abort_id: str | None = None
 
 
@@ -142,7 +144,8 @@ def permission_of(data: TurnData, number: int) -> Permission | None:
 
 def stale(data: TurnData, event: Event) -> bool:
     """Return whether *event* comes too late: a second result of a call, a second answer to a permission, a repeated
-    phase, progress that extends nothing, or, once the turn is settled, an outcome or a wait for its calls."""
+    phase, progress that extends nothing, a time-out when the agent is done, or, once the turn is settled, an outcome or
+    a wait for its calls."""
     if type(event) not in _MAY_BE_STALE:
         return False
     if isinstance(event, PermissionAnswered):
@@ -154,11 +157,22 @@ def stale(data: TurnData, event: Event) -> bool:
     if isinstance(event, AgentSpawned):
         seen = event.phase in (data.phase, "launched") or data.phase == "settled"
         return event.incarnation == data.incarnation and seen
+    if isinstance(event, TaskFailed) and event.verdict.exit is Exit.TIMEOUT:  # verification is not the agent's time
+        return data.verdict is not None
     return data.verdict is not None and data.phase == "settled"
 
 
 _MAY_BE_STALE = frozenset(
-    (PermissionAnswered, ToolCompleted, ProgressSeen, AgentSpawned, TaskFailed, VerifyRequested, BoundaryAwaited)
+    (
+        PermissionAnswered,
+        ToolCompleted,
+        ProgressSeen,
+        AgentSpawned,
+        TaskCompleted,
+        TaskFailed,
+        VerifyRequested,
+        BoundaryAwaited,
+    )
 )
 
 
@@ -172,6 +186,11 @@ def ready(data: TurnData, event: AgentSpawned) -> bool:
 
 def last_call(data: TurnData, event: ToolCompleted) -> bool:
     return len(data.open) == 1
+
+
+def agent_is_done(data: TurnData, event: TaskCompleted) -> bool:
+    """Whether the turn compacts its context after its agent has reported the end of its work."""
+    return data.verdict is not None
 
 
 # ------------------------------------------------------------------------------------------------------- actions
@@ -335,7 +354,11 @@ def _close(data: TurnData, call: Call, event: TaskFailed) -> tuple[Effect, Effec
 
 
 def verify(data: TurnData, event: Event) -> Answered:
-    return data, (Verify(),)
+    return data, (SendEvent(to=data.id, event=TaskCompleted()) if data.is_verified else Verify(),)
+
+
+def keep_verified(data: TurnData, event: TaskCompleted) -> Answered:
+    return _change(data, is_verified=True), ()
 
 
 def clean_up(data: TurnData, event: Event) -> Answered:
@@ -370,6 +393,7 @@ BOUNDARY = "an urgent message may wait until no tool call is open; the specifica
 HUMAN = "an agent may have to wait for a human in the middle of its turn; the specification has no word for that"
 MOVES = "the time of a task that has a scope is extended while progress is seen"
 ONE_RESULT = "a call that its turn's failure abandoned gets its one result, too"
+COMPACTS_FIRST = "the work was verified meanwhile; the turn completes when its compaction is over"
 PARALLEL = "parallel tool calls: TOOL_USE is entered at the first and left at the last"
 
 TURN: Machine[Turn, TurnData] = Machine(
@@ -414,6 +438,14 @@ TURN: Machine[Turn, TurnData] = Machine(
         ),
         rule(TaskFailed, T.COMPACTING, T.FAILED, do=[settle, seal, withdraw_permissions, report_exit, clean_up]),
         rule(TaskCompleted, T.VERIFYING, T.COMPLETING, do=[seal, clean_up]),
+        rule(
+            TaskCompleted,
+            [T.RUNNING, T.COMPACTING],
+            None,
+            when=agent_is_done,
+            do=[keep_verified],
+            extension=COMPACTS_FIRST,
+        ),
         rule(CompactNeeded, T.VERIFYING, T.RUNNING, do=[must_compact]),
         rule(TaskFailed, T.VERIFYING, T.FAILED, do=[settle, seal, clean_up]),
         rule(AgentReaped, T.COMPLETING, T.REAPED, do=[report_reaped]),

@@ -17,6 +17,7 @@ from supervisor.plans.monitoring import (
     ModelErrorsConfig,
     NotifyConfig,
     StallConfig,
+    TelemetryConfig,
     TestsStallConfig,
 )
 from supervisor.plans.permissions import PermissionRuleConfig, PermissionsConfig
@@ -65,6 +66,7 @@ __all__ = [
     "StallConfig",
     "TaskConfig",
     "TaskLifecycle",
+    "TelemetryConfig",
     "TestsStallConfig",
     "WorkerConfig",
     "load_plan",

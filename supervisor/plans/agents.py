@@ -38,6 +38,10 @@ OWN_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {"claude": ("claude",), "co
 """Programs of the adapters that can drive only one program, used if the plan names no other program."""
 
 
+ToolKind = Literal[
+    "read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "agent", "other"
+]
+"""Kinds of tool calls: those of ACP, and ``agent`` for a call that starts a sub-agent."""
 _WISHES: Final = ("mode", "model", "auth", "options", "mcp_servers")
 _UNSUPPORTED_SETTINGS: Final[Mapping[str, tuple[str, ...]]] = {
     "command": _WISHES,
@@ -164,6 +168,16 @@ class AgentConfig(Model):
     quirks: Quirks = Field(
         default=NO_QUIRKS,
         description="Behaviour of the agent that differs from its protocol; by default that of the known agent.",
+    )
+    timeout_s: Duration | None = Field(
+        default=None,
+        description="Seconds that one attempt with the agent may take, unless the task has timeout_s or scope; by "
+        "default task_lifecycle.default_timeout.",
+    )
+    tool_timeouts: Mapping[ToolKind, Duration] = Field(
+        default={},
+        description="Seconds that a tool call may take, by its kind, such as execute; then the call is aborted, and "
+        "the agent goes on. Kinds that are not named have no limit of their own.",
     )
     max_sessions: Count | None = Field(
         default=None,

@@ -6,7 +6,7 @@ The defaults are those of the runtime's classes whose values these models make.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -14,7 +14,7 @@ from pydantic import Field, Strict
 
 from supervisor.lifecycles.types import ModelProblem
 from supervisor.plans.error_texts import Problem
-from supervisor.plans.fields import Amount, Count, Duration, Model, Seconds, Several, Text
+from supervisor.plans.fields import Amount, Count, Duration, Flag, Model, Seconds, Several, Text
 from supervisor.policies.budgets import Budget
 from supervisor.policies.liveness import Liveness
 from supervisor.policies.loop_detection import LoopLimits
@@ -134,9 +134,14 @@ class TestsStallConfig(StallConfig):
 
 
 class LivenessConfig(Model):
-    """Seconds between liveness snapshots (0 for none), and the stall limits."""
+    """Seconds between liveness snapshots (0 for none), the stall limits, and the limit for idle agents."""
 
     snapshot_s: Seconds = Field(default=_LIVENESS.snapshot_s, description="Seconds between two checks; 0: no check.")
+    idle_s: Seconds = Field(
+        default=_LIVENESS.idle_s,
+        description="Seconds without a prompt after which an agent is ended, if its conversation can be continued by "
+        "another process; 0: never.",
+    )
     default: StallConfig = Field(
         default=StallConfig(), description="Stall limits where neither large nor tests applies."
     )
@@ -149,6 +154,30 @@ class LivenessConfig(Model):
 
     def value(self) -> Liveness:
         return msgspec.convert(self.model_dump(), Liveness)
+
+
+class TelemetryConfig(Model):
+    """Export of figures, spans and lines of JSON about the work; by default nothing is exported."""
+
+    metrics: Flag = Field(
+        default=False, description="Whether figures are counted for Prometheus, at /metrics of the HTTP API."
+    )
+    traces: Flag = Field(
+        default=False, description="Whether spans are made by the API of OpenTelemetry, for the SDK of the process."
+    )
+    files: Flag = Field(
+        default=False,
+        description="Whether metrics/ and traces/ of the state directory get a line of JSON for each session, task and "
+        "abort that ends.",
+    )
+    genai: Literal["v0.1.0", "v1.41"] = Field(
+        default="v0.1.0", description="Version of the GenAI conventions whose names the spans have."
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is exported."""
+        return self.metrics or self.traces or self.files
 
 
 class NotifyConfig(Model):

@@ -32,6 +32,7 @@ from supervisor.plans.monitoring import (
     LoopsConfig,
     ModelErrorsConfig,
     NotifyConfig,
+    TelemetryConfig,
 )
 from supervisor.policies.budgets import Budget
 from supervisor.policies.monitor_settings import MonitorSettings
@@ -255,6 +256,10 @@ class Settings(Model):
     )
     notify: Several[NotifyConfig] = Field(
         default=(), description="Receivers of notices, which tell when a person is needed; by default there are none."
+    )
+    telemetry: TelemetryConfig = Field(
+        default=TelemetryConfig(),
+        description="Export of figures (Prometheus), spans (OpenTelemetry) and files; a reload does not change it.",
     )
     pid_namespaces: Flag = Field(
         default=False,

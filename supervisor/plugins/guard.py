@@ -14,7 +14,7 @@ from typing import Any, get_args
 from supervisor.ports import Codec, InvalidLaunch, Launch, Malformed, OnExiting, Out, Process
 
 _OUTS = get_args(Out)
-_MAY_DECLINE = ("steer", "end_call")
+_MAY_DECLINE = ("compact_and_prompt", "steer", "end_call")
 """Methods of a codec that return None if the protocol does not support the operation."""
 
 Failed = Callable[[str, BaseException], None]
@@ -77,6 +77,9 @@ class GuardedCodec:
 
     def prompt(self, text: str) -> list[Out]:
         return self._outs("prompt", text)
+
+    def compact_and_prompt(self, text: str) -> list[Out] | None:
+        return self._call("compact_and_prompt", text)
 
     def interrupt(self) -> list[Out]:
         return self._outs("interrupt")

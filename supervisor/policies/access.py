@@ -74,7 +74,8 @@ class TrustScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AccessLevel(msgspec.Struct, frozen=True, kw_only=True):
-    """Trust level of an agent now: its successes, its open violations, and what the level permits."""
+    """Trust level of an agent now: its successes, its open violations, what the level permits, and the last success or
+    violation with its reason; ``""`` if there was none since the agent began."""
 
     agent: str
     level: Level
@@ -85,6 +86,7 @@ class AccessLevel(msgspec.Struct, frozen=True, kw_only=True):
     files_max: int
     directories: tuple[str, ...]
     transitions: tuple[str, ...]
+    last_change: str = ""
 
 
 class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,8 +101,9 @@ class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Return the score that *agent* begins with."""
         return TrustScore(level=self.initial.get(agent, Level.UNTRUSTED))
 
-    def describe(self, agent: str, standing: TrustScore, at: float) -> AccessLevel:
-        """Return the level of *agent*, whose score is *standing*, at the time *at*."""
+    def describe(self, agent: str, standing: TrustScore, at: float, last_change: str = "") -> AccessLevel:
+        """Return the level of *agent*, whose score is *standing*, at the time *at*; *last_change* describes its last
+        success or violation."""
         rights = self.rights[standing.level]
         return AccessLevel(
             agent=agent,
@@ -112,6 +115,7 @@ class AccessPolicy(msgspec.Struct, frozen=True, kw_only=True):
             files_max=rights.files_max,
             directories=rights.directories,
             transitions=tuple(sorted(rights.transitions)),
+            last_change=last_change,
         )
 
 

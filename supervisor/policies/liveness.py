@@ -43,9 +43,13 @@ silence."""
 
 class Liveness(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between snapshots (0: none are taken), and the stall profiles: large tasks, and phases in which tests run
-    or work is merged, have profiles with more time. The figures are those of the specification."""
+    or work is merged, have profiles with more time. The figures are those of the specification.
+
+    ``idle_s`` are the seconds without a prompt after which an agent is ended whose conversation the next agent can load
+    (0: never)."""
 
     snapshot_s: float = 30.0
+    idle_s: float = 1800.0
     default: StallProfile = StallProfile(wake=3, stop=5, kill=7)
     large: StallProfile = StallProfile(wake=5, stop=8, kill=12)
     tests: StallProfile = StallProfile(wake=8, stop=12, kill=16)

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from supervisor.lifecycles.types import CancelMode, ModelProblem, RecordId, Verdict
+from supervisor.policies.context_window import ContextUse
 
 
 class Send(msgspec.Struct, frozen=True):
@@ -160,6 +161,8 @@ class Usage(msgspec.Struct, frozen=True):
     ``cached_tokens`` are the part of ``input_tokens`` that came from the provider's cache; ``requests`` counts the
     requests to the model that the agent reports: a step that begins is ``Usage({}, requests=1)``.
 
+    ``context`` says how full the context is; ``None``: the report does not say.
+
     With ``total_of`` the tokens and the cost are not an increase but the totals of a whole conversation, which may have
     begun in an earlier process: of the conversation with that id, or with ``THIS_CONVERSATION`` of the one that the
     agent is in. A measure that is 0 is not reported. ``requests`` is an increase all the same.
@@ -172,6 +175,7 @@ class Usage(msgspec.Struct, frozen=True):
     cached_tokens: int = 0
     requests: int = 0
     total_of: str | None = None
+    context: ContextUse | None = None
 
 
 THIS_CONVERSATION: Final = ""
@@ -339,6 +343,11 @@ class Codec(Protocol):
         ...
 
     def prompt(self, text: str) -> Iterable[Out]: ...
+
+    def compact_and_prompt(self, text: str) -> Iterable[Out] | None:
+        """Have the agent compact its context, and prompt it with *text* when that is over; return ``None`` if the agent
+        cannot compact on request. Both are one turn; :class:`Compaction` reports the beginning and the end."""
+        ...
 
     def steer(self, text: str) -> Iterable[Out] | None:
         """Send *text* to the agent within the running turn; return ``None`` if that is impossible now.

@@ -51,6 +51,8 @@ class AgentProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the agent's prompts may tell why a request is tried again; ``None``: unless the adapter is ``command``
     and the command may execute its prompt."""
 
+    tool_timeouts: dict[str, float] = {}
+    """Seconds that a tool call of a kind may take, by the kind."""
     max_sessions: int | None = None
     """Largest number of tasks that may be at work with the agent at once; ``None``: no limit."""
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
 from supervisor.lifecycles.types import BEGINNING, InvalidArgument, LifecycleEvent, RecordId, check_duration
 from supervisor.ports.reader import EntityRow, FollowRecords, Reader
+
+_T = TypeVar("_T")
 
 
 class JournalError(Exception):
@@ -169,6 +171,15 @@ class Journal(Protocol):
 
         Raises:
             JournalError: the journal cannot be opened for reading.
+        """
+        ...
+
+    async def read(self, follow: FollowRecords, work: Callable[[Reader], _T]) -> _T:
+        """Return the result of *work*, which is called with a reader, as of :meth:`reader`; on a thread if the reader
+        waits for a disk.
+
+        Raises:
+            JournalError: the journal cannot be opened for reading, or *work* has failed to read.
         """
         ...
 

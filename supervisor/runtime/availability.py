@@ -97,7 +97,7 @@ class JournalAvailability:
                 pass
         finally:
             waited = self._end()
-        _log.warning(
+        _log.displayed(
             "the journal can be written again",
             state="recovered",
             after_s=round(anyio.current_time() - began, 3),
@@ -107,7 +107,7 @@ class JournalAvailability:
     def _begin(self, error: JournalUnavailable) -> None:
         self.outage = Outage(since=self._wall.time(), why=str(error), attempts=1, waiting=self._waiting)
         self.up = OneShotEvent()
-        _log.warning("the journal cannot be written", state="degraded", why=str(error), records_wait=self._waiting)
+        _log.displayed("the journal cannot be written", state="degraded", why=str(error), records_wait=self._waiting)
         self.down.set()
 
     def _end(self) -> int:

@@ -323,6 +323,12 @@ class EntityActor(Entity):
             self._timers = [*(self._timers or ()), effect.name]
         ctx.set_timer(effect.name, effect.delay_s, effect.event, cause=cause)
 
+    def end_deadline(self, ctx: Context) -> None:
+        """Cancel the lasting timer, because the time that it bounds is over."""
+        if self._deadline is not None:
+            ctx.cancel_timer(self._deadline.effect.name)
+            self._deadline = None
+
     def pause_deadline(self, ctx: Context) -> None:
         """Pause the lasting timer (the deadline of a turn), because a turn cannot continue while the journal cannot be
         written."""

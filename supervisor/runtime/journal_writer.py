@@ -201,6 +201,13 @@ class JournalWriter:
         self._closed = False
         """True if no further record will come, so that the commit task may be cancelled."""
         self.disk = JournalAvailability(journal, clock.wall)
+        self.on_committed: Callable[[float], None] | None = None
+        """Function that is called with the seconds that each batch took to become durable; ``None``: nobody asks."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of records that are not known to be durable."""
+        return len(self._pending) + len(self._in_flight)
 
     @property
     def last_seq(self) -> RecordId:
@@ -404,6 +411,7 @@ class JournalWriter:
         # Known to `_give_up` before the first wait: when the journal fails during the append, the callers of this batch
         # get the error, too, and do not wait for ever.
         appends, self._in_flight = [one.append for one in batch], batch
+        began_s = self.clock.now() if self.on_committed is not None else 0.0
         try:
             try:
                 await self._journal.append(appends)
@@ -415,6 +423,8 @@ class JournalWriter:
             self._give_up(error)
         if self.error is not None:
             return False
+        if self.on_committed is not None:
+            self.on_committed(self.clock.now() - began_s)
         while batch:  # released one by one: if a release fails, the callers of the rest get the error
             self._release(batch[0])
             del batch[0]

@@ -121,6 +121,8 @@ class AbortService:
         self.task_enders: list[Callable[[str, str], Awaitable[str]]] = []
         """Functions that cancel the task of a plan, by the id of the session that worked for the task last, with a
         reason; each returns the name of the task, or ``""`` if it has no such task that is not settled."""
+        self.on_receipt: list[Callable[[Receipt], None]] = []
+        """Functions that are called with the receipt of each abort that was carried out; they must not raise."""
         self.slack_s = 2 * SLACK_S
         """Seconds after a plan's deadline at which the receipt is returned, whether or not every node has ended."""
 
@@ -204,8 +206,17 @@ class AbortService:
     def abort_session(self, session_id: str, reason: str, actor: str, because: RecordId, blamed: AbortReason) -> None:
         """Abort a session, and everything below it, because of the record *because*; without a receipt, and without an
         await. For a session that is ending already, nothing is done."""
+        self._abort_now(session_id, AbortScope.SESSION, reason, actor, because, blamed)
+
+    def abort_call(self, call_id: str, reason: str, actor: str, because: RecordId, blamed: AbortReason) -> None:
+        """Abort a tool call because of the record *because*, as ``abort_session`` does; its session goes on."""
+        self._abort_now(call_id, AbortScope.TOOL, reason, actor, because, blamed)
+
+    def _abort_now(
+        self, target: str, scope: AbortScope, reason: str, actor: str, because: RecordId, blamed: AbortReason
+    ) -> None:
         with suppress(UnknownTarget):
-            plan = self.plan(session_id, AbortScope.SESSION)
+            plan = self.plan(target, scope)
             if not plan.already_ended:
                 self._stop(_Order(plan, self._new_id(), reason, actor, cause_seq=because, abort_reason=blamed))
 
@@ -252,7 +263,7 @@ class AbortService:
         for one in ended:
             is_alone = one.call is not None and not one.call.is_interrupted
             fates |= {(fate.owner, fate.pid): fate for fate in one.fates(one.node.id if is_alone else None)}
-        return Receipt(
+        receipt = Receipt(
             abort_id=order.abort_id,
             target=plan.target,
             scope=plan.scope,
@@ -266,6 +277,9 @@ class AbortService:
             spared=plan.spared,
             outage=self._outage if recorded_at is None else None,
         )
+        for call in self.on_receipt:
+            call(receipt)
+        return receipt
 
     async def _join(self, order: _Order) -> Receipt:
         """Wait for the end of a target that has ended or is ending, and return the receipt."""
@@ -320,10 +334,12 @@ class AbortService:
             call = turn.stop_call(node, stop, cause, ends=ends, is_bounded=is_bounded)
             return _StoppedNode(node, session, fates_before, call)
         session = self._registry.sessions[node.id]
-        turn_id = session.data.turn_id
+        turn_id = session.data.verifying or session.data.turn_id
         state = self._registry.entities[turn_id].state if turn_id in self._registry.entities else None
         # An abort ends the session, but not what its turn has achieved before.
         how = f"its turn {turn_id} had succeeded" if state is Turn.COMPLETING else ""
+        if state is Turn.VERIFYING and session.data.verifying:
+            how = f"its turn {turn_id} was being verified"
         stopped = _StoppedNode(node, session, len(session.fates), how=how)
         session.request_stop(stop, cause=cause, within_s=node.due.kill_s if node.due is not None else None)
         return stopped

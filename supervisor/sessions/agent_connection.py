@@ -318,6 +318,8 @@ class AgentConnection(Connection):
                 self._named.pop(call_id, None)
         if recorded is None:
             return None
+        if call_id in self._calls and self.session.monitor is not None:
+            self.session.monitor.call_opened(tool_id, tool_kind)
         return tool_id if call_id in self._calls else None  # it may have been aborted meanwhile
 
     async def _close_call(
@@ -429,6 +431,8 @@ class AgentConnection(Connection):
     def _drop_call(self, call_id: str) -> None:
         tool_id = self._calls.pop(call_id, None)
         if tool_id is not None:
+            if self.session.monitor is not None:
+                self.session.monitor.call_closed(tool_id)
             self.registry.system.stop(tool_id, "returned")
 
     # ------------------------------------------------------------------ the end

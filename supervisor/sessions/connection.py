@@ -11,6 +11,7 @@ from supervisor.lifecycles.types import RecordId, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts, BudgetScope
 from supervisor.policies.call_processes import LiveProcess, ProcessSeen
+from supervisor.policies.context_window import ContextUse
 from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.loop_detection import FinishedCall
 from supervisor.policies.usage import ConversationTotals
@@ -164,6 +165,11 @@ class Monitor(Protocol):
     def model(self) -> ModelMonitor: ...
 
     @property
+    def idle_s(self) -> float:
+        """Seconds without a prompt after which an agent is ended that loses nothing by it; 0: never."""
+        ...
+
+    @property
     def used(self) -> Amounts:
         """Amounts that the session's agents have used."""
         ...
@@ -202,8 +208,25 @@ class Monitor(Protocol):
         that was not counted before; *report* is what the agent wrote."""
         ...
 
+    def record_context(self, context: ContextUse) -> None:
+        """Record how full the agent's context is."""
+        ...
+
+    def take_context_near(self) -> bool:
+        """Return whether the context nears the limit of its window, as far as the agent has reported it since the last
+        call that has returned ``True``."""
+        ...
+
     def admit_call(self) -> bool:
         """Return whether another tool call may begin, and count this call."""
+        ...
+
+    def call_opened(self, call_id: str, kind: str) -> None:
+        """Record that the call with that id, of that *kind*, has begun: the agent may have a time limit for it."""
+        ...
+
+    def call_closed(self, call_id: str) -> None:
+        """Record that the call with that id has ended."""
         ...
 
     def record_call(self, call: FinishedCall) -> None:

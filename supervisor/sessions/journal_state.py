@@ -133,6 +133,8 @@ class SessionHistory:
         """For each prompt, oldest first, whether it may be tried only once."""
         self.spent = False
         """True if a prompt that may be tried only once has failed."""
+        self._succeeded = ""
+        """Turn whose agent was the last to report success."""
         self.answer: RecordedOutcome | None = None
         """Outcome of the last prompt that may be tried only once, if that prompt has ended; other prompts do
         not count."""
@@ -173,6 +175,8 @@ class SessionHistory:
                     self.policy = msgspec.convert(fact["policy"], AbortPolicy)
             case "Resumed":
                 self.resume_id, self.interrupted = fact["resume_id"], fact["interrupted"]
+            case "AgentReclaimed":
+                self.resume_id = fact["resume_id"]
             case "AbortRecord" if fact["scope"] != AbortScope.TOOL:
                 self.aborts.append(record)
             case "AbortJoined":
@@ -200,6 +204,8 @@ class SessionHistory:
                 self.once.pop(request_id, None)
                 self.once[request_id] = once = bool(record.metadata.get("once"))
                 self.answer = None if once else self.answer
+            case "TurnReaped" if not record.metadata["completed"] and record.metadata["turn_id"] == self._succeeded:
+                pass  # its work was rejected: the request had been replied to when the agent was done
             case "TurnReaped" if record.from_status == "SessionComplete" or self.spent:
                 self.spent = False
                 how = "completed" if record.metadata["completed"] else "failed"
@@ -211,6 +217,8 @@ class SessionHistory:
                 self.directory = str(record.metadata["path"])
             case "SessionStarted":
                 self.resume_id, self.interrupted = None, False
+            case "SessionExited" if record.to_status == "SessionComplete":
+                self._succeeded = record.actor
             case "SessionExited" if _is_crash(record):
                 self.spent = self._is_once(asked) or _is_final(record)
                 self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)

@@ -22,9 +22,9 @@ from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.session_monitor import BUDGETED, SessionMonitor
 
-AbortSession = Callable[[str, str, str, RecordId, AbortReason], None]
-"""Function that aborts a session without waiting: (session id, reason, actor, number of the record that the abort
-follows from, abort reason)."""
+AbortNow = Callable[[str, str, str, RecordId, AbortReason], None]
+"""Function that aborts a session, or a tool call, without waiting: (id, reason, actor, number of the record that the
+abort follows from, abort reason)."""
 
 
 def hosts_scope(scope_id: str) -> str:
@@ -86,11 +86,12 @@ class MonitorRegistry:
 
     Args:
         abort_session: function that aborts a session.
+        abort_call: function that aborts a tool call.
     """
 
-    def __init__(self, registry: SessionRegistry, abort_session: AbortSession) -> None:
+    def __init__(self, registry: SessionRegistry, abort_session: AbortNow, abort_call: AbortNow) -> None:
         self._registry = registry
-        self.abort_session = abort_session
+        self.abort_session, self.abort_call = abort_session, abort_call
         self._scopes: dict[str, BudgetScope] = {}
         self._running: dict[str, SessionMonitor] = {}
         self._news: dict[float, set[str]] = {}
@@ -221,7 +222,8 @@ class MonitorRegistry:
 
     def silences(self) -> list[SilentAgent]:
         """Return the agents at work that make no progress, those that have been silent for longest first."""
-        found = [silence for one in self._running.values() if (silence := one.silence()) is not None]
+        # A copy, since a scrape of the metrics comes from another thread.
+        found = [silence for one in list(self._running.values()) if (silence := one.silence()) is not None]
         return sorted(found, key=lambda one: -one.silent_s)
 
     def _snapshot_later(self, every_s: float) -> None:

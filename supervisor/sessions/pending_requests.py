@@ -109,7 +109,8 @@ class PendingRequests:
         Wait while the journal cannot be written.
 
         Args:
-            once: if a turn fails after its agent was ready, do not try again.
+            once: the caller, a task, verifies the work of the turn and decides about another attempt: the reply comes
+                when the agent is done, and if a turn fails after its agent was ready, it is not tried again.
             limit: time limit of a turn.
             reason: why the prompt is sent again; it becomes part of the prompt where ``explains_retries`` allows that.
 

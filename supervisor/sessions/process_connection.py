@@ -16,6 +16,8 @@ A line of agent output passes these stations, in one direction:
 * Between an agent's report and the end of the turn late messages are waited for (``agent_io.ReportedEnd``): they
   belong to the turn. A program that serves one prompt, has reported its result and does not exit is ended; its
   result counts.
+* An agent that has been idle for long is ended, if the next agent can load its conversation (spec 000: an idle agent is
+  reclaimed). The name of the conversation is on record first, for the next supervisor.
 * A terminated call, or an interrupted turn with an open call, gets a result only after the processes of these calls
   were killed or named (``sessions.tool_calls``).
 """
@@ -24,16 +26,14 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import anyio
 import msgspec
 
 from actors import ActorStopped
-from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
 from supervisor.lifecycles.events import (
@@ -42,13 +42,8 @@ from supervisor.lifecycles.events import (
     AgentNamed,
     AgentReady,
     AgentStarted,
-    CompactionCompleted,
-    CompactionFailed,
-    CompactNeeded,
     MessageTakenUp,
-    VerifyRequested,
 )
-from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import (
     AbortReason,
     Exit,
@@ -117,6 +112,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.agent_connection import AgentConnection, ConnectionPhase, Delegate
 from supervisor.sessions.agent_io import AgentIO, ReportedEnd
 from supervisor.sessions.agent_requests import PermissionRequests, Terminals
+from supervisor.sessions.compaction_tracker import CompactionTracker
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.tool_calls import ToolCallTerminations
@@ -132,92 +128,12 @@ MUTE_S = 2.0
 """Seconds that an agent has to exit after it has closed its output."""
 ERROR_CHARS = 4096
 """Number of characters at the end of standard error that are stored in order to find the last line."""
-COMPACTS_S = 60.0
-"""Seconds by which a compaction that begins after the end of its turn may delay the turn's verification."""
-LOOK_AGAIN_S = 0.05
-"""Seconds between two checks whether such a turn has processed the event of its compaction, after its agent has
-ended."""
-_BEING_VERIFIED = (Turn.RUNNING, Turn.VERIFYING)
-"""States of a turn whose agent has reported the end of the turn: about to be verified, or being verified."""
 _NOT_COMPACTED = Verdict(
     exit=Exit.ERROR,
     error="the agent could not compact its context",
     transition_reason=TransitionReason.COMPACTION_FAILED,
     abort_reason=AbortReason.COMPACT_FAILURE,
 )
-
-
-class CompactionTracker:
-    """Compactions of one agent's context. A running turn waits for its compaction; a turn that had ended is verified
-    again after a compaction.
-
-    However many compactions begin, the turn's compaction is over when one of them ends. An agent may also report a
-    compaction after the last message of a turn that is being verified: by the specification the turn then compacts
-    first. The work of that turn is done, so a failure of such a compaction is not a failure of the turn.
-    """
-
-    def __init__(self, registry: SessionRegistry, session: LiveSession) -> None:
-        self._registry = registry
-        self._session = session
-        self._compacting: str | None = None
-        """Id of the turn whose compaction is running, or ``None``."""
-        self._late: str | None = None
-        """Id of a turn that had ended and that is verified again when its compaction is over, or ``None``."""
-        self._timer: Timer | None = None
-        """Timer of the verification of that turn."""
-
-    def _report(self, turn_id: str, event: Event) -> Coroutine[Any, Any, int | None]:
-        return self._registry.report(turn_id, event, cause=self._session.cause)
-
-    async def update(self, turn_id: str, *, active: bool, failed: bool = False) -> None:
-        """Report that the running turn begins a compaction (*active*) or has finished it, or that it *failed*."""
-        if active:
-            if self._compacting != turn_id and await self._report(turn_id, CompactNeeded()) is not None:
-                self._compacting = turn_id
-        elif self._compacting == turn_id:
-            self._compacting = None
-            await self._report(turn_id, CompactionFailed() if failed else CompactionCompleted())
-
-    async def update_after_turn(self, done: str | None, *, active: bool) -> None:
-        """Report a compaction that happens between turns. *done* is the id of the last turn if that turn succeeded."""
-        if not active:
-            self.finish()
-            return
-        turn = self._registry.entities.get(done or "")
-        if turn is None or turn.state not in _BEING_VERIFIED or self._late is not None:
-            return
-        self._late = turn.id  # before the record: the agent may be gone by then
-        if await self._report(turn.id, CompactNeeded()) is None:
-            self._late = None
-            self._cancel_timer()
-        elif self._late is not None and self._timer is None:  # the compaction may be over meanwhile
-            self._verify_later(turn.id, COMPACTS_S)
-
-    def finish(self) -> None:
-        """Verify the turn that waits for its compaction, because the compaction is over or the agent has ended."""
-        if self._late is not None:
-            self._verify(self._late)
-
-    def _verify(self, turn_id: str) -> None:
-        turn = self._registry.entities.get(turn_id)
-        if turn_id != self._late:
-            return
-        if turn is not None and turn.state in _BEING_VERIFIED:  # the record of its compaction is not durable yet
-            self._verify_later(turn_id, LOOK_AGAIN_S)
-            return
-        self._late = None
-        self._cancel_timer()
-        if turn is not None:
-            self._registry.send(turn_id, VerifyRequested(verdict=turn.data.verdict), cause=self._session.cause)
-
-    def _verify_later(self, turn_id: str, delay_s: float) -> None:
-        self._cancel_timer()
-        self._timer = self._registry.system.timers.set(None, None, delay_s, lambda _: self._verify(turn_id))
-
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._registry.system.timers.cancel(self._timer)
-        self._timer = None
 
 
 class ProcessConnection(AgentConnection):
@@ -277,7 +193,9 @@ class ProcessConnection(AgentConnection):
         self._stayed = ""
         """Reason why the program was ended although its turn had not failed, for the record of its exit."""
         self._kill_timer: Timer | None = None
-        """Timer of the kill of a program that was told to end because it stayed after its result."""
+        """Timer of the next step against a program that was told to end, and has not ended yet."""
+        self._idle_timer: Timer | None = None
+        """Timer after which an idle agent is ended."""
         self._strays = 0
         """Number of lines that were no messages of the agent's protocol."""
 
@@ -296,8 +214,15 @@ class ProcessConnection(AgentConnection):
             self._stopped.clear()
             if self._since is None and self._agent_io.process is not None:
                 self._since = self._agent_io.process.clock()
-            self._agent_io.put(self._codec.prompt(prompt))
+            self._agent_io.put(self._prompted(prompt))
             self._prompt_given.set()
+
+    def _prompted(self, prompt: str) -> Iterable[Out]:
+        """Prompt the agent; have it compact its context before, if the context is nearly full and the agent can."""
+        outs: Iterable[Out] | None = None
+        if self.session.monitor is not None and self.session.monitor.take_context_near():
+            outs = self._codec.compact_and_prompt(prompt)
+        return self._codec.prompt(prompt) if outs is None else outs
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
         working = self.turn_id is not None and incarnation == self._incarnation and self._intent is None
@@ -420,8 +345,9 @@ class ProcessConnection(AgentConnection):
                     exited = self._record_exit(await process.wait_ended())
                 self._agent_io.process = None
             self._reported_end.cancel()
-            if self._kill_timer is not None:
-                self.registry.system.timers.cancel(self._kill_timer)
+            for timer in (self._kill_timer, self._idle_timer):
+                if timer is not None:
+                    self.registry.system.timers.cancel(timer)
             self._compacting.finish()
             self._terminations.finish()
             self._report_end(exited)
@@ -649,6 +575,8 @@ class ProcessConnection(AgentConnection):
                 cached_tokens=usage.cached_tokens,
                 requests=usage.requests,
             )
+            if usage.context is not None:
+                self.session.monitor.record_context(usage.context)
             total_of = (self._conversation or self.agent_id) if usage.total_of == THIS_CONVERSATION else usage.total_of
             self.session.monitor.record_usage(amounts, usage.used, total_of)
 
@@ -729,13 +657,47 @@ class ProcessConnection(AgentConnection):
         self._agent_io.put(self._codec.settled())
         if self._codec.one_shot and process is not None:
             self._stayed = "it had reported its result, and did not exit within limits.settle_s"
-            process.terminate()
-            kill_s = 0.0 if self.session.profile.quirks.needs_kill else self.session.policy.ladder.terminate_s
-            self._kill_timer = self.registry.system.timers.set(None, None, kill_s, lambda _: self._kill_stayed(process))
+            self._terminate(process)
 
-    def _kill_stayed(self, process: Process) -> None:
-        self._kill_timer = None  # a timer that has fired must not be cancelled
-        process.kill()
+    def _terminate(self, process: Process) -> None:
+        """End the program by SIGTERM, and by SIGKILL if it does not end in time."""
+        process.terminate()
+        kill_s = 0.0 if self.session.profile.quirks.needs_kill else self.session.policy.ladder.terminate_s
+        self._end_later(process.kill, kill_s)
+
+    def _end_later(self, end: Callable[[], None], delay_s: float) -> None:
+        def fire(timer: Timer) -> None:
+            self._kill_timer = None  # a timer that has fired must not be cancelled
+            end()
+
+        self._kill_timer = self.registry.system.timers.set(None, None, delay_s, fire)
+
+    # ------------------------------------------------------------------ an idle agent
+    def report_started(self, incarnation: int) -> None:
+        if self._idle_timer is not None:
+            self.registry.system.timers.cancel(self._idle_timer)
+            self._idle_timer = None
+        super().report_started(incarnation)
+
+    def _release(self) -> None:
+        super()._release()
+        idle_s = self.session.monitor.idle_s if self.session.monitor is not None else 0.0
+        if idle_s and self._conversation is not None and self.reusable and self._idle_timer is None:
+            self._idle_timer = self.registry.system.timers.set(None, None, idle_s, lambda _: self._reclaim(idle_s))
+
+    def _reclaim(self, idle_s: float) -> None:
+        """End an agent that has been idle for *idle_s* seconds. The session's next agent loads the conversation, also
+        under the next supervisor."""
+        self._idle_timer = None
+        process = self._agent_io.process
+        if process is None or not self.reusable:
+            return
+        self._stayed = f"it was idle for {idle_s:g} s (liveness.idle_s)"
+        self.session.resume_id = self._conversation
+        fact = {"agent": self.agent_id, "resume_id": self._conversation, "idle_s": idle_s}
+        self.registry.record_fact(self.session.session_id, "AgentReclaimed", self.session.cause, fact)
+        self.close_when_idle()
+        self._end_later(partial(self._terminate, process), self.session.policy.ladder.request_s)
 
     async def _on_turn_ended(self, ended: TurnEnded) -> None:
         self._reported_end.cancel()

@@ -43,6 +43,7 @@ from supervisor.lifecycles.events import (
     OperatorStop,
     SessionExited,
     TaskClaimed,
+    TaskCompleted,
     TaskFailed,
     ToolCompleted,
     VerifyRequested,
@@ -191,8 +192,10 @@ class Recovery:
         for turn, state in self._turns:
             if state is Turn.IDLE:  # only a turn that is claimed can fail
                 self._send(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
+        for one in (verdicts := [one for one in again if _is_verdict(one)]):
+            self._perform(one.entity_id, one.effect, one.seq, one.effect_id)  # before the end of its session
         await self._stop(live)
-        self._go_on(live, again)
+        self._go_on(live, [one for one in again if one not in verdicts])
         self._live = live
 
     async def finish(self) -> Recovered:
@@ -222,7 +225,9 @@ class Recovery:
         roots = {row.id for row in rows if row.parent_id is None}
         for row, entity in found:
             if entity.kind is Kind.SESSION:
-                self._pasts[row.id] = await past_of(self._journal, row.id)
+                past = self._pasts[row.id] = await past_of(self._journal, row.id)
+                if entity.data.verifying:  # its request was replied to, though the turn is not over
+                    past.answer = RecordedOutcome("completed", "", past.entered_seq)
             elif entity.kind is Kind.TURN:
                 if entity.data.session_id not in roots:  # a root session has no siblings and no parent
                     self._crossed.setdefault(entity.data.session_id, []).extend(
@@ -535,6 +540,11 @@ def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, 
 def is_done(turn: Entity | None) -> bool:
     """Return whether the agent of the turn had reported success."""
     return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
+
+
+def _is_verdict(one: RecoveredEffect) -> bool:
+    """Return whether the effect tells a turn that its task has accepted its work."""
+    return isinstance(one.effect, SendEvent) and isinstance(one.effect.event, TaskCompleted)
 
 
 def _named(one: RecoveredEffect) -> str:

@@ -156,7 +156,7 @@ class SessionEntity(LiveSession):
                 self.terminate(cause, effect.abort_id, now=effect.now)
             case LogFatal():
                 # For a task this is a warning: it goes on with another session, or its failure is logged as an error.
-                log = _log.error if self.assigned_task is None else _log.warning
+                log = _log.error if self.assigned_task is None else _log.displayed
                 log("session gave up", session=self.id, reason=effect.message)
             case _ if self.is_terminating:
                 return  # the effects below begin something

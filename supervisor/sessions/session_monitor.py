@@ -25,6 +25,7 @@ from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, RecordId, Severity, Verdict
 from supervisor.policies import liveness
 from supervisor.policies.budgets import Amounts, BudgetLease, BudgetScope, SpentBudget, hand_back_budget
+from supervisor.policies.context_window import ContextUse
 from supervisor.policies.liveness import ONE_SHOT, SilentAgent, Stall, StallAction, StallProfileName
 from supervisor.policies.loop_detection import FinishedCall, LoopDetector
 from supervisor.policies.model_errors import ModelLimits, ModelRecord
@@ -48,6 +49,11 @@ from supervisor.sessions.live_session import LiveSession
 
 BUDGETED: Final = "Budgeted"
 """Name of the fact about the budget scopes in which a session counts, with the limits of these scopes."""
+
+CALL_TIMED_OUT: Final = "CallTimedOut"
+"""Name of the fact that a tool call has taken longer than calls of its kind may."""
+CONTEXT_NEAR: Final = "ContextNear"
+"""Name of the fact that an agent's context nears the limit of its model's window."""
 
 EACH_MAX: Final = 32
 """Number of usage reports of one turn that are recorded one by one; later reports are recorded only if they add more
@@ -183,6 +189,10 @@ class MonitorOwner(Protocol):
         """Abort the session now, without a receipt."""
         ...
 
+    def abort_call(self, call_id: str, reason: str, actor: str, because: RecordId, blamed: AbortReason) -> None:
+        """Abort the tool call now, without a receipt."""
+        ...
+
 
 class _HandBackPhase(Enum):
     """Phase of handing back the work, for a session whose budget is used up."""
@@ -222,6 +232,8 @@ class SessionMonitor:
         self._calls = 0
         """Number of tool calls that ``_used`` does not include yet, for a session whose calls no budget bounds."""
         self._records = 0
+        self._context_near = False
+        """True if the agent has reported that its context nears the limit of the window."""
         self._lease: BudgetLease | None = None
         self._turn_id = ""
         self._opened: list[str] = []
@@ -229,6 +241,8 @@ class SessionMonitor:
         self._wall_from_s: float | None = None
         """Time up to which the running turn's time was counted (seconds of the timers)."""
         self._wall: Timer | None = None
+        self._call_timers: dict[str, Timer] = {}
+        """Timers of the open calls of kinds that have a time limit, by the id of the call."""
         self._under_way = False
         self._hand_back = _HandBackPhase.NONE
         self._spent: tuple[SpentBudget, RecordId] | None = None
@@ -242,6 +256,10 @@ class SessionMonitor:
         self.model = ModelErrorMonitor(
             registry, rules.model, self._record_fact, partial(monitors.model_failed, session.session_id)
         )
+
+    @property
+    def idle_s(self) -> float:
+        return self.rules.liveness.idle_s
 
     @property
     def used(self) -> Amounts:
@@ -329,6 +347,8 @@ class SessionMonitor:
         work on the turn."""
         self._under_way = False
         self.report_progress()
+        for call_id in [*self._call_timers]:
+            self.call_closed(call_id)
         self._monitors.turn_ended(self)
         self._count_wall()
         self._give_back()
@@ -351,6 +371,17 @@ class SessionMonitor:
         the conversation with that id; *report* is what the agent wrote."""
         self._use(amounts if total_of is None else self.totals.increase(total_of, amounts))
         self._record_use(report)
+
+    def record_context(self, context: ContextUse) -> None:
+        """Record that the agent's context nears the limit of the window, when that is reported for the first time."""
+        if context.is_near and not self._context_near:
+            fact = {"turn": self._turn_id, "tokens": context.tokens, "window": context.window}
+            self._record_fact(CONTEXT_NEAR, fact, context.words)
+        self._context_near = context.is_near
+
+    def take_context_near(self) -> bool:
+        near, self._context_near = self._context_near, False
+        return near
 
     def admit_call(self) -> bool:
         """Count another tool call; return ``False`` if the budget does not allow the call."""
@@ -466,6 +497,30 @@ class SessionMonitor:
         if self._hand_back is not _HandBackPhase.OVER:
             self._hand_back = _HandBackPhase.OVER
             self._monitors.abort_session(self.session.session_id, reason, actor, because, blamed)
+
+    # ------------------------------------------------------------------ time of a call
+    def call_opened(self, call_id: str, kind: str) -> None:
+        limit_s = self.session.profile.tool_timeouts.get(kind)
+        if limit_s is not None:
+            timers = self._registry.system.timers
+            self._call_timers[call_id] = timers.set(
+                None, None, limit_s, lambda _: self._call_due(call_id, kind, limit_s)
+            )
+
+    def call_closed(self, call_id: str) -> None:
+        if (timer := self._call_timers.pop(call_id, None)) is not None:
+            self._registry.system.timers.cancel(timer)
+
+    def _call_due(self, call_id: str, kind: str, limit_s: float) -> None:
+        """Abort a call that takes too long. If a person is asked for a permission, its time begins anew instead."""
+        del self._call_timers[call_id]  # a timer that has fired must not be cancelled
+        turn = self._registry.entities.get(self._turn_id)
+        if turn is not None and any(one.asked for one in turn.data.asking):
+            self.call_opened(call_id, kind)
+            return
+        reason = f"a call of the kind {kind} may take {limit_s:g} s (agents.*.tool_timeouts)"
+        because = self._record_fact(CALL_TIMED_OUT, {"call": call_id, "kind": kind, "limit_s": limit_s}, reason)
+        self._monitors.abort_call(call_id, reason, "timeout", because, AbortReason.TIMEOUT)
 
     # ------------------------------------------------------------------ loops
     def record_call(self, call: FinishedCall) -> None:

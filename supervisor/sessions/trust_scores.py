@@ -43,6 +43,8 @@ class Trust:
     def __init__(self, registry: EntityRegistry, setups: Setups) -> None:
         self._registry, self._setups = registry, setups
         self.standings: dict[str, TrustScore] = {}
+        self._changes: dict[str, str] = {}
+        """The last success or violation of each agent, as text."""
         self._counted: set[str] = set()
         """Ids of tasks that were counted as successes and may not have been closed yet: they are not counted again."""
 
@@ -61,7 +63,7 @@ class Trust:
             return []
         now = self._registry.journal_writer.clock.now()
         known = sorted({*self._setups.common.agents, *self.standings})
-        return [self.policy.describe(one, self._standing(one), now) for one in known]
+        return [self.policy.describe(one, self._standing(one), now, self._changes.get(one, "")) for one in known]
 
     def rights(self, agent: str) -> Rights | None:
         """Return the present rights of an agent; ``None`` if there is no access policy."""
@@ -91,7 +93,7 @@ class Trust:
 
     def _record(self, agent: str, after: TrustScore, on: str, cause: Cause, what: str, why: str, task_id: str) -> None:
         before, self.standings[agent] = self.level(agent), after
-        words = f"{what} of {agent}, {before} before and {after.level} now{why}"
+        words = self._changes[agent] = f"{what} of {agent}, {before} before and {after.level} now{why}"
         fact: dict[str, object] = {"agent": agent, "what": what, "standings": encode_scores(self.standings)}
         if on != task_id:
             fact["task"] = task_id
@@ -106,13 +108,17 @@ class Trust:
             JournalError: the journal cannot be read.
         """
         newest: LifecycleEvent | None = None
+        changes = list[LifecycleEvent]()
         for row in _newest_first(rows):
             if _is_at_rest(row) and newest is not None and row.changed_at < newest.timestamp:
                 break  # the facts of this and all further tasks are older
             facts = [one for one in await journal.events(entity_id=row.id) if one.event == STANDING]
             successes = [one for one in facts if one.metadata.get("what") == "success"]
             self._counted |= {str(one.metadata.get("task", row.id)) for one in successes}
+            changes += facts
             newest = max([*facts, *([newest] if newest is not None else [])], key=lambda one: one.seq, default=None)
+        for one in sorted(changes, key=lambda fact: fact.seq):
+            self._changes[str(one.metadata.get("agent", ""))] = one.reason
         if newest is not None:
             try:
                 self.standings = decode_scores(newest.metadata["standings"])

@@ -257,6 +257,25 @@ class TurnEntity(EntityActor):
             self._session.start_in(self._services.background.actor_id, self._stop_agent, self._session, done)
 
     def _verify(self, session: LiveSession, cause: Cause) -> None:
+        """Verify the turn, unless the task of the session does. The time that the agent had for its work is over."""
+        if self.state is not Turn.VERIFYING:
+            return
+        if (ctx := self._registry.system.context(self.id)) is not None:
+            self.end_deadline(ctx)
+        current = session.data.current
+        if current is not None and current.once and session.data.turn_id == self.id:
+            session.start_in(self._services.background.actor_id, self._verify_unless_handed_over, session, cause)
+        elif session.data.verifying != self.id:
+            self._decide(session, cause)
+
+    async def _verify_unless_handed_over(self, session: LiveSession, cause: Cause) -> None:
+        """Verify the turn, unless its session hands the work over to the task. The session, which has been told of the
+        end of the turn, decides that; a session that is being interrupted or stopped does not hand over."""
+        await self._registry.wait_processed(session.id)
+        if session.data.verifying != self.id:
+            self._decide(session, cause)
+
+    def _decide(self, session: LiveSession, cause: Cause) -> None:
         """Decide whether the turn has succeeded: its agent has reported a successful end, and no tool call may have
         been opened since.
 

@@ -136,7 +136,7 @@ class Verification:
             return Rejection("the acceptance tests were stopped before their end")
         last = done[-1]
         if not last.passed:
-            _log.warning(
+            _log.displayed(
                 "not accepted",
                 workspace=workspace_id,
                 test=last.test.title,

@@ -154,17 +154,24 @@ class Attempts:
         is_split = execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"
         if outcome.outcome == "completed" or is_split:
             self._plan_run.note_ended(execution, None)
-            await self._plan_run.report(execution, task_run.ExecutionCompleted())
+            await self._plan_run.report(execution, task_run.ExecutionCompleted(turn=self._turn_of(execution)))
         elif outcome.outcome == "aborted":
             why = CancelReason(outcome.error)  # somebody has ended its session
             await self._pipeline.cancel(execution, why, effect=execution.entity.running)
         else:
             failed = await self.failure_of(execution, outcome)
+            if isinstance(failed, task_run.ExecutionFailed):
+                failed = msgspec.structs.replace(failed, turn=self._turn_of(execution))
             model = outcome.how.model if outcome.how is not None else None
             no_retry = f"the model of its agent has had its tries ({model.problem})" if model and model.final else ""
             no_retry = ENDED_BY.format(kept_by) if kept_by else no_retry
             given = Circumstances(verdict=outcome.how, no_retry=no_retry)
             await self._plan_run.report(execution, failed, given=given)
+
+    def _turn_of(self, execution: TaskExecution) -> str:
+        """Return the turn that waits for the verdict on its work; ``""`` if there is none."""
+        session = self._sup.registry.sessions.get(execution.session_id)
+        return session.data.verifying if session is not None else ""
 
     async def _outcome(self, execution: TaskExecution) -> Outcome:
         """Return the outcome of the attempt, and meanwhile record that the task is in progress once its agent has

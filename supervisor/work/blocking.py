@@ -18,10 +18,11 @@ from supervisor.lifecycles.task import Task, TaskEnd
 from supervisor.policies.redaction import encodable
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
+from supervisor.work.attempt_limits import kind_of
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_run import STOPPING, PlanRun, SubtasksAwaited
 from supervisor.work.task_execution import CancelReason, TaskExecution
-from supervisor.work.timeouts import Timeouts
+from supervisor.work.timeouts import TIMEOUTS
 
 _log = get_logger()
 
@@ -177,7 +178,7 @@ class BlockedTasks:
         self._plan_run.start(self._watch, execution)
 
     async def _watch(self, execution: TaskExecution) -> None:
-        limit_s = execution.task.timeout_s or Timeouts().hard_cap_s
+        limit_s = execution.task.timeout_s or TIMEOUTS.cap_s(kind_of(execution.task))
         waited_s = self._plan_run.sup.journal_writer.clock.wall.time() - execution.changed_at
         with self._plan_run.sup.timers.limit(limit_s - max(0.0, waited_s)):
             while (unsettled := _unsettled(execution)) is not None:  # one that was settled may be tried again meanwhile

@@ -265,7 +265,7 @@ class CompletionPipeline:
         else:
             return merge, ""
         execution.remarks.append(rest)
-        _log.warning("work is left that is not merged", task=execution.name, branch=left.branch, why=rest)
+        _log.displayed("work is left that is not merged", task=execution.name, branch=left.branch, why=rest)
         return f"{merge}; {rest}", left.branch or ""
 
     async def _merged(self, execution: TaskExecution, judged: str, *, on: str = "") -> MergeResult:
@@ -321,7 +321,7 @@ class CompletionPipeline:
                 if self._sup.stopping.is_set() and not (execution.is_stopped or execution.data.approved_by):
                     self.end(execution, CancelReason(STOPPING))
                 elif not execution.data.approved_by:
-                    _log.warning("a task waits for approval", task=execution.name)
+                    _log.displayed("a task waits for approval", task=execution.name)
             case state:
                 if state in (Task.OPEN, Task.BLOCKED):
                     await self._end_session(execution)
@@ -368,7 +368,7 @@ class CompletionPipeline:
                 return
             error = with_end(error, why)
         error = _with_branch(error, left)
-        _log.error("a task has failed", task=execution.name, reason=error)
+        _log.displayed("a task has failed", is_error=True, task=execution.name, reason=error)
         if is_critical := plan_run.is_critical(execution):
             self._give_up(execution, error)
             await plan_run.workstream.record_failed(execution, error, plan_run.results)

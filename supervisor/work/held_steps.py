@@ -42,7 +42,7 @@ def note_obstacle(execution: TaskExecution, clock: WallClock, held_by: HeldBy | 
     with suppress(Refused):  # it was cancelled just now
         if held_by is not None:
             execution.apply([StepHeld(held_by=held_by, reason=f"held by {held_by.what}; {held_by.fix}")])
-            _log.warning("a task is held", task=execution.name, by=held_by.what, fix=held_by.fix)
+            _log.displayed("a task is held", task=execution.name, by=held_by.what, fix=held_by.fix)
         elif known is not None:
             held_s = max(0.0, clock.time() - known.since)
             execution.remarks.append(f"was held for {held_s:.0f} s by {known.what}")

@@ -53,7 +53,7 @@ from supervisor.lifecycles.task_cascade import (
     step,
 )
 from supervisor.lifecycles.task_run import TaskRun
-from supervisor.lifecycles.types import OWN_ABORTS, USUAL_TIME, HeldBy, ModelFailure, TimeLimit
+from supervisor.lifecycles.types import OWN_ABORTS, HeldBy, ModelFailure, TimeLimit
 from supervisor.plans.plan import Plan
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_request import AbortRequest
@@ -65,6 +65,7 @@ from supervisor.runtime.journal_writer import HOST, Cause
 from supervisor.sessions.live_session import AssignedTask
 from supervisor.sessions.setup import Setup
 from supervisor.work import checkpoints
+from supervisor.work.attempt_limits import choose_limit, kind_of
 from supervisor.work.held_steps import note_obstacle
 from supervisor.work.leases import Claim
 from supervisor.work.previous_run import PreviousRun
@@ -72,7 +73,7 @@ from supervisor.work.providers import BreakerTransition
 from supervisor.work.results import TaskResult, describe_circuit
 from supervisor.work.shared_scheduler import SharedScheduler, agent_of_run
 from supervisor.work.task_execution import TaskExecution
-from supervisor.work.timeouts import Complexity, Durations, TaskKind, TaskSize, Timeouts
+from supervisor.work.task_history import TaskHistory
 from supervisor.work.workers import Heartbeat, WorkerPool
 from supervisor.work.workstream import WorkstreamEntity
 
@@ -172,9 +173,11 @@ class PlanRun:
         """The provider that the current attempt of a task uses, by the task's name."""
         self._began_s: dict[str, float] = {}
         """The time (seconds) at which this process launched the last attempt of a task, by the task's name."""
+        self._took_s: dict[str, float] = {}
+        """The seconds that the last attempt took whose work was done, by the task's name."""
         self._by_session: dict[str, TaskExecution] = {}
-        self._durations = Durations()
-        self._timeouts = Timeouts()
+        self.history = TaskHistory()
+        """History of the plan, from earlier runs and this run; read when the run begins, if a task has a size."""
         self._random: random.Random = sup.registry.system.rng("plan")
         self._woken = anyio.Event()
         self._group: TaskGroup | None = None
@@ -486,17 +489,17 @@ class PlanRun:
         return next_agent(execution.task.agent, execution.task.fallback_agents, retries)
 
     def time_limit(self, execution: TaskExecution) -> TimeLimit:
-        """Return the time limit of an attempt: the limit of the task, else of tasks of its size, else of the plan or of
-        the supervisor's settings, else of its kind of agent."""
-        if execution.task.timeout_s is not None:
-            return TimeLimit(execution.task.timeout_s)
-        if (kind := _kind_of(execution)) is not None:
-            return TimeLimit(self._timeouts.of(kind, self._durations.of(kind)), self._timeouts.hard_cap_s)
-        if (given_s := self.plan.task_lifecycle.default_timeout) is not None:
-            return TimeLimit(given_s)
-        if "turn_timeout_s" in self.setup.settings.limits.model_fields_set:
-            return USUAL_TIME
-        return TimeLimit(self._timeouts.without_size(is_command=self._is_command(execution)))
+        """Return the time limit of the next attempt (``attempt_limits.choose_limit``)."""
+        kind, limits = kind_of(execution.task), self.setup.settings.limits
+        size = kind.words if kind is not None else ""
+        return choose_limit(
+            execution.task,
+            self.plan.agent_configs.get(execution.agent),
+            self.history.durations(execution.name, execution.agent, size),
+            default_s=self.plan.task_lifecycle.default_timeout,
+            turn_s=limits.turn_timeout_s if "turn_timeout_s" in limits.model_fields_set else None,
+            is_command=self._is_command(execution),
+        ).limit
 
     def _is_command(self, execution: TaskExecution) -> bool:
         """Return whether a program that is no agent does the task. An agent of the embedding program is not in the
@@ -538,7 +541,7 @@ class PlanRun:
         """Register the end of an attempt, with *failure* or with success, at the breaker of its provider."""
         now_s, began_s = self.now(), self._began_s.get(execution.name)
         if failure is None and began_s is not None:
-            self._durations.note(_kind_of(execution), now_s - began_s)
+            self._took_s[execution.name] = now_s - began_s
         asked = self._asked.pop(execution.name, "") or self.provider_of(execution.agent)
         self._record_transition(execution, self.providers.ended(asked, execution.id, now_s, failure))
 
@@ -559,9 +562,10 @@ class PlanRun:
 
     def _record_transition(self, execution: TaskExecution, transition: BreakerTransition | None) -> None:
         if transition is not None:
-            told = {"provider": transition.key, "circuit": transition.state.value, "free_at_s": transition.free_at_s}
+            told: dict[str, Any] = {"provider": transition.key, "circuit": transition.state.value}
+            told["free_at_s"] = transition.free_at_s
             execution.note("ProviderBreaker", told, transition.why)
-            _log.warning("the breaker of a provider changed its state", **told)
+            _log.displayed("the breaker of a provider changed its state", **told)
             self.wake()
 
     # ------------------------------------------------------------------ ends
@@ -571,6 +575,9 @@ class PlanRun:
             if outcome == "failed" and execution.knows_run and execution.run is TaskRun.CIRCUIT_OPEN:
                 execution.remarks += describe_circuit(execution.run_data)
             execution.result = execution.result_of(str(outcome), error)
+            took_s, kind = self._took_s.get(execution.name), kind_of(execution.task)
+            if outcome == TaskEnd.COMPLETED and took_s is not None and kind is not None:
+                self.history.note(execution.name, execution.agent, kind.words, took_s)
             self._by_session.pop(execution.session_id, None)
             self._count(execution)
             self.publish(TaskSettled(execution))
@@ -591,10 +598,3 @@ def _loss_of(execution: TaskExecution) -> Event:
         error = f"its worker was lost {LOSSES_MAX} times, each time without heartbeats (workers.*.heartbeat_s, check_s)"
         return WorkersLost(reason=error)
     return Lost(reason=LOST)
-
-
-def _kind_of(execution: TaskExecution) -> TaskKind | None:
-    task = execution.task
-    if task.scope is None:
-        return None
-    return TaskKind(TaskSize(task.scope), Complexity(task.complexity), task.role or "")

@@ -45,8 +45,10 @@ from supervisor.work.attempt import Attempts
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_cancellation import PlanCancellation
+from supervisor.work.plan_histories import recall_history
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import PlanRun
+from supervisor.work.planned_stages import execution_plan_of
 from supervisor.work.previous_run import find_previous_run
 from supervisor.work.reporting import read_unreported_result
 from supervisor.work.results import PlanResult, TaskResult, not_accepted
@@ -392,7 +394,10 @@ class PlanRunner:
         for one in recovery.grown(plan):
             plan_run.plan = one
             new += scheduler.open_tasks(one)
+        if workstream.state is Workstream.PLANNED:
+            workstream.note_stages(execution_plan_of(plan_run.plan, workstream.id))
         await workstream.record_opened()
+        await recall_history(plan_run, continues=continues)
         born = sum(1 for execution in new if not execution.is_imported)
         if not continues:
             if merged or refused:
@@ -461,7 +466,7 @@ class PlanRunner:
     async def _conclude(self) -> PlanResult:
         """Record the result, validate the plan, and shut the workers down. Return the result."""
         plan_run, workstream = self.plan_run, self.plan_run.workstream
-        await record_usage(plan_run)
+        workers = await record_usage(plan_run)
         workstream.note_result(plan_run.results)
         await workstream.record_settled(plan_run.executions.values())
         problem = output = ""
@@ -482,7 +487,11 @@ class PlanRunner:
         await export_workstream(plan_run)
         redact = self._sup.journal_writer.redactor.text
         return PlanResult(
-            self.results, redact(not_accepted(problem)), output=make_findings("", output, redact), run=workstream.id
+            self.results,
+            redact(not_accepted(problem)),
+            output=make_findings("", output, redact),
+            run=workstream.id,
+            workers=workers,
         )
 
     # ------------------------------------------------------------------ more tasks
@@ -541,6 +550,7 @@ class PlanRunner:
             if new:
                 workstream.add_tasks(len(new), ids)
                 workstream.note_plan(recorded, self._hidden)
+                workstream.note_stages(execution_plan_of(recorded, workstream.id))
         plan_run.start(self._consider, new)
         return ids
 
@@ -563,4 +573,5 @@ class PlanRunner:
 
     async def _consider(self, new: list[TaskExecution]) -> None:
         await self._sup.journal_writer.flush()
+        await recall_history(self.plan_run)
         self.scheduler.consider_all(new)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from supervisor.diagnostics.worker_use import WorkerUse
 from supervisor.lifecycles.task import ENDS_WELL, TaskEnd
 from supervisor.lifecycles.task_run import TaskRunData
 
@@ -26,6 +27,11 @@ class TaskResult(NamedTuple):
     the agents have reported; all three include the work of earlier supervisors on the same run. ``findings`` are the
     findings against the work of a failed task: the output of the failed test, a review, a merge conflict; at most 4,000
     characters.
+
+    ``agent`` is the agent that worked on the task last, ``size`` the size that the plan gives the task (``large``, or
+    ``large high`` with another complexity than medium; ``""``: none), and ``attempt_s`` are the seconds from the start
+    of the last completed attempt to the end of the agent's work, without tests and merge; 0 if none was completed. From
+    these the next runs of the plan learn their time limits.
     """
 
     id: str
@@ -39,6 +45,9 @@ class TaskResult(NamedTuple):
     tokens: int = 0
     cost_usd: float = 0.0
     findings: str = ""
+    agent: str = ""
+    size: str = ""
+    attempt_s: float = 0.0
 
 
 def remark_of_rest(branch: str, directory: str = "") -> str:
@@ -59,7 +68,8 @@ class PlanResult(NamedTuple):
     characters.
 
     ``earlier`` is the id of the workstream of an earlier run, if this is the result of that run: its supervisor was
-    killed before the result was reported, and nothing was started now. ``run`` is the id of the run.
+    killed before the result was reported, and nothing was started now. ``run`` is the id of the run. ``workers`` is the
+    use of its workers; empty for the result of an earlier run.
     """
 
     tasks: Mapping[str, TaskResult]
@@ -67,6 +77,7 @@ class PlanResult(NamedTuple):
     earlier: str = ""
     output: str = ""
     run: str = ""
+    workers: tuple[WorkerUse, ...] = ()
 
     @property
     def ok(self) -> bool:

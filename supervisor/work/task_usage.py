@@ -1,42 +1,70 @@
-"""Usage of the tasks of a run, and the launches of their agents, from the journal's records. Pure."""
+"""Usage of the tasks of a run, the launches of their agents, and what their attempts took, from the journal's records.
+Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 
+from supervisor.lifecycles.task_run import TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
-from supervisor.policies.budgets import Amounts
 from supervisor.policies.usage import NOTHING, UsageTotals
 from supervisor.work.results import TaskResult
 
 
 class TaskUsage(UsageTotals):
-    """Usage totals, and the number of launches of agents for each task. Records must be added in their order."""
+    """Usage totals, and for each task the launches of agents, the agent that worked on the task last, and the time of
+    its last completed attempt. Records must be added in their order."""
 
     def __init__(self) -> None:
         super().__init__()
         self._launches = Counter[str]()
         self._holders: dict[str, str] = {}
+        """The task that a session has claimed, by session."""
+        self._agents: dict[str, str] = {}
+        """The agent of a session, by session."""
+        self._workers: dict[str, str] = {}
+        """The agent of the session that has claimed a task last, by task."""
+        self._began_s: dict[str, float] = {}
+        """Start of the last attempt of a task run (the journal's seconds), by run."""
+        self._attempts: dict[str, float] = {}
+        """Seconds of the last completed attempt at a task, by task."""
 
     def take(self, record: LifecycleEvent) -> None:
         super().take(record)
-        if record.entity_type == Kind.AGENT and record.outcome == "born":
-            self._launches[record.entity_id.rpartition(":")[0]] += 1
-        elif record.entity_type == Kind.TASK and record.event == "claimed":
-            self._holders[str(record.metadata["by"])] = record.entity_id
+        match record.entity_type:
+            case Kind.AGENT if record.outcome == "born":
+                self._launches[record.entity_id.rpartition(":")[0]] += 1
+            case Kind.SESSION if record.outcome == "born":
+                self._agents[record.entity_id] = str(record.metadata.get("agent", ""))
+            case Kind.TASK if record.event == "claimed" and record.outcome == "transition":
+                by = str(record.metadata["by"])
+                self._holders[by], self._workers[record.entity_id] = record.entity_id, self._agents.get(by, "")
+            case Kind.RUN if record.from_status != record.to_status:
+                self._take_run(record)
 
-    def launches(self) -> Mapping[str, int]:
-        """Return the number of launches for each task that was claimed, by its entity id."""
-        launched = Counter[str]()
+    def _take_run(self, record: LifecycleEvent) -> None:
+        """Note the start of an attempt, or what a completed attempt took."""
+        if record.to_status == TaskRun.IN_PROGRESS.value:
+            self._began_s[record.entity_id] = record.monotonic_s
+        elif record.to_status == TaskRun.VALIDATING.value and record.entity_id in self._began_s:
+            took_s = record.monotonic_s - self._began_s[record.entity_id]
+            self._attempts[record.entity_id.rpartition(":")[0]] = round(took_s, 3)
+
+    def attempt(self, task_id: str) -> tuple[str, float]:
+        """Return the agent that has claimed the task last, and the seconds of its last completed attempt; ``""`` and 0
+        if there is none."""
+        return self._workers.get(task_id, ""), self._attempts.get(task_id, 0.0)
+
+    def complete(self, *results: tuple[str, TaskResult]) -> list[TaskResult]:
+        """Return *results*, each given with the id of its task, with the launches, the agent and the time of the
+        attempt, and with what the agents of the task have used."""
+        sums, launched = self.sums(), Counter[str]()
         for session_id, task_id in self._holders.items():
             launched[task_id] += self._launches[session_id]
-        return launched
-
-
-def with_usage(
-    result: TaskResult, task_id: str, sums: Mapping[str, Amounts], launches: Mapping[str, int]
-) -> TaskResult:
-    """Return *result* with the launches of the task, and with what its agents have used."""
-    used = sums.get(task_id, NOTHING)
-    return result._replace(launches=launches.get(task_id, 0), tokens=used.tokens, cost_usd=round(used.cost_usd, 6))
+        completed = list[TaskResult]()
+        for task_id, one in results:
+            used, (agent, attempt_s) = sums.get(task_id, NOTHING), self.attempt(task_id)
+            cost_usd = round(used.cost_usd, 6)
+            with_use = one._replace(launches=launched[task_id], tokens=used.tokens, cost_usd=cost_usd)
+            completed.append(with_use._replace(agent=agent, attempt_s=attempt_s))
+        return completed

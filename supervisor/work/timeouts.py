@@ -1,15 +1,14 @@
-"""Time limits of attempts: from the size of the task, then from the durations of tasks of its kind.
+"""Time limits of attempts at tasks with a size: from the size, then from what completed attempts took.
 
-A task without a size has a fixed limit: an agent has longer than a program that is no agent. The limit of a task with
-a size is at first the seconds of its size times the factor of its complexity; as soon as enough tasks of the same kind
-are completed, their durations determine the limit instead. All times are arguments and results in seconds: no clock is
+The limit is at first the seconds of the size times the factor of the complexity; as soon as enough attempts were
+completed, their durations determine the limit instead. No bound is below the seconds of the size itself: an XL task has
+its two hours, although the cap of other sizes is shorter. All times are arguments and results in seconds: no clock is
 read here.
 """
 
 from __future__ import annotations
 
 import math
-from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
@@ -17,11 +16,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-KINDS_MAX: Final = 256
-"""Maximal number of task kinds whose durations are remembered; the kind that was used longest ago is dropped first."""
-SAMPLES_MAX: Final = 100
-"""Maximal number of durations remembered for one kind, the latest ones: enough for a 95th percentile, while old
-durations disappear."""
+from supervisor.lifecycles.types import TimeLimit
+from supervisor.work.task_history import SAMPLES_MIN
 
 
 class TaskSize(StrEnum):
@@ -53,11 +49,20 @@ FACTORS: Final[Mapping[Complexity, float]] = MappingProxyType(
 
 
 class TaskKind(NamedTuple):
-    """Kind of task; tasks of one kind (same role, size and complexity) take about the same time."""
+    """Kind of task: its size and its complexity, as text ``large``, or ``large high``."""
 
     scope: TaskSize
     complexity: Complexity = Complexity.MEDIUM
-    role: str = ""
+
+    @property
+    def default_s(self) -> float:
+        """Seconds that an attempt may take as long as nothing is known about such tasks."""
+        return BASES_S[self.scope] * FACTORS[self.complexity]
+
+    @property
+    def words(self) -> str:
+        usual = self.complexity is Complexity.MEDIUM
+        return self.scope.value if usual else f"{self.scope.value} {self.complexity.value}"
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +70,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     ``default_s`` is for tasks without a size, ``command_s`` for such tasks of a program that is no agent. ``min_s`` and
     ``max_s`` bound the adapted limit; ``hard_cap_s`` is the limit up to which an attempt at a task with a size is
-    extended while progress is seen, and also the limit of the wait for subtasks.
+    extended while progress is seen, and also the limit of the wait for subtasks. A size that has longer by itself is
+    bounded by neither of the two.
     """
 
     default_s: float = 1800.0
@@ -73,47 +79,36 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     min_s: float = 300.0
     max_s: float = 7200.0
     hard_cap_s: float = 5400.0
-    samples_min: int = 5
+    samples_min: int = SAMPLES_MIN
     percentile: float = 95.0
     margin: float = 1.5
 
-    def of(self, kind: TaskKind, finished: Sequence[float] = ()) -> float:
-        """Return the limit of an attempt, in seconds.
+    def of(self, kind: TaskKind, finished: Sequence[float] = ()) -> TimeLimit:
+        """Return the limit of an attempt, and the cap up to which it is extended.
 
         Args:
             kind: the kind of the task.
-            finished: durations of completed tasks of that kind, in seconds.
+            finished: durations of completed attempts at that task, or at tasks like it, in seconds.
         """
-        known = len(finished) >= self.samples_min
-        wanted_s = self._usual_s(finished) if known else BASES_S[kind.scope] * FACTORS[kind.complexity]
-        return min(max(wanted_s, self.min_s), self.max_s)
+        limit_s = kind.default_s
+        if len(finished) >= self.samples_min:
+            limit_s = min(max(self.usual_s(finished) * self.margin, self.min_s), max(self.max_s, kind.default_s))
+        return TimeLimit(limit_s, max(self.cap_s(kind), limit_s))
+
+    def cap_s(self, kind: TaskKind | None) -> float:
+        """Return the seconds up to which an attempt is extended, and for which subtasks are waited for."""
+        return self.hard_cap_s if kind is None else max(self.hard_cap_s, kind.default_s)
 
     def without_size(self, *, is_command: bool) -> float:
         """Return the limit of an attempt at a task without a size, in seconds; *is_command*: a program that is no agent
         works on the task."""
         return self.command_s if is_command else self.default_s
 
-    def _usual_s(self, finished: Sequence[float]) -> float:
-        """Return the percentile by nearest rank (an observed duration, not a mean of two) times the margin."""
+    def usual_s(self, finished: Sequence[float]) -> float:
+        """Return the percentile by nearest rank: an observed duration, not a mean of two."""
         rank = math.ceil(len(finished) * self.percentile / 100.0)
-        return sorted(finished)[max(rank, 1) - 1] * self.margin
+        return sorted(finished)[max(rank, 1) - 1]
 
 
-class Durations:
-    """The latest durations of completed tasks, for the most recently used kinds of task."""
-
-    def __init__(self) -> None:
-        self._taken: OrderedDict[TaskKind, deque[float]] = OrderedDict()
-
-    def note(self, kind: TaskKind | None, took_s: float) -> None:
-        """Add a duration in seconds. For a task without a kind, nothing is added."""
-        if kind is None:
-            return
-        self._taken.setdefault(kind, deque(maxlen=SAMPLES_MAX)).append(took_s)
-        self._taken.move_to_end(kind)
-        if len(self._taken) > KINDS_MAX:
-            self._taken.popitem(last=False)
-
-    def of(self, kind: TaskKind | None) -> tuple[float, ...]:
-        """Return the remembered durations of that kind, oldest first."""
-        return tuple(self._taken.get(kind, ())) if kind is not None else ()
+TIMEOUTS: Final = Timeouts()
+"""The settings that hold: those of the specification."""

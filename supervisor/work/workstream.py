@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from actors.machine import Event
+from supervisor.diagnostics.execution_plan import PLANNED, ExecutionPlan
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import workstream
 from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
@@ -188,6 +189,10 @@ class WorkstreamEntity:
         """Record the plan, so that the run can be continued without its file. Of the variables *hidden* of its agents,
         only the names are recorded."""
         self._the().record_fact(PLAN, self._cause(), {"plan": without_values(plain_plan(plan), hidden)})
+
+    def note_stages(self, found: ExecutionPlan) -> None:
+        """Record in which order the tasks of the workstream may begin."""
+        self._the().record_fact(PLANNED, self._cause(), found.as_record)
 
     def note_submitted(self, origin: Mapping[str, Any]) -> None:
         """Record where the plan of the run came from."""

@@ -11,36 +11,42 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Collection
 from typing import Final
 
+from supervisor.diagnostics.worker_use import WorkerTimes, WorkerUse
 from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
+from supervisor.work.attempt_limits import kind_of
 from supervisor.work.plan_run import PlanRun
-from supervisor.work.task_usage import TaskUsage, with_usage
+from supervisor.work.task_usage import TaskUsage
 
 _ABOVE: Final = ("workstream", "workstream_id", "task")
 """Keys in the first record of a task, worker, job or run that name the entity above it."""
 _log = get_logger()
 
 
-async def record_usage(plan_run: PlanRun) -> None:
+async def record_usage(plan_run: PlanRun) -> tuple[WorkerUse, ...]:
     """Before the workstream ends, record the total amounts that it has used, and add to the result of each task the
-    amounts and the number of launches, under all supervisors."""
-    used = TaskUsage()
+    amounts, the launches, the agent and the time of the last attempt, under all supervisors. Return the
+    use of the workers."""
+    used, workers = TaskUsage(), WorkerTimes()
     try:
-        async for record in _since(plan_run):
+        async for record in records_of_run(plan_run):
             used.take(record)
+            workers.take(record)
     except JournalError as error:
         _log.warning(
             "what a workstream has used could not be summed up", workstream=plan_run.workstream.id, why=str(error)
         )
-        return
-    sums, launches = used.sums(), used.launches()
-    for execution in plan_run.executions.values():
-        if execution.result is not None:
-            execution.result = with_usage(execution.result, execution.id, sums, launches)
-    if plan_run.workstream.id in sums:
-        plan_run.workstream.record_usage(sums[plan_run.workstream.id])
+        return ()
+    settled = [(one, one.result) for one in plan_run.executions.values() if one.result is not None]
+    completed = used.complete(*((execution.id, result) for execution, result in settled))
+    for (execution, _), result in zip(settled, completed, strict=True):
+        kind = kind_of(execution.task)
+        execution.result = result._replace(size=kind.words if kind is not None else "")
+    if (whole := used.sums().get(plan_run.workstream.id)) is not None:
+        plan_run.workstream.record_usage(whole)
+    return workers.of(plan_run.workstream.id)
 
 
 async def export_workstream(plan_run: PlanRun) -> None:
@@ -60,12 +66,12 @@ async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
     """Return the records of the workstream in their order. The list is complete: no record of a workstream is removed
     from the journal while the workstream is under way."""
     about: set[str] = {plan_run.workstream.id}
-    async for record in _since(plan_run):
+    async for record in records_of_run(plan_run):
         _follow(record, about)
-    return [record async for record in _since(plan_run) if _is_about(record.entity_id, about)]
+    return [record async for record in records_of_run(plan_run) if _is_about(record.entity_id, about)]
 
 
-async def _since(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
+async def records_of_run(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
     """Yield all records since the first record of the workstream."""
     after = id_before(plan_run.workstream.born_seq)
     while page := await plan_run.sup.journal.events(after_seq=after):

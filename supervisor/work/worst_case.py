@@ -19,8 +19,9 @@ from supervisor.lifecycles.task_run import retry_delay_s
 from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.retry_budget import RetryBudget
+from supervisor.work.attempt_limits import AttemptLimit, choose_limit, kind_of
 from supervisor.work.budgeting import patience_of
-from supervisor.work.timeouts import Complexity, TaskKind, TaskSize, Timeouts
+from supervisor.work.task_history import NO_HISTORY, TaskHistory
 
 HANDSHAKES = frozenset({"acp", "claude", "codex"})
 """Adapters whose agents are ready only after a handshake; all others are ready when their program runs."""
@@ -42,8 +43,8 @@ def retries_max(plan: Plan) -> int:
     return budget.retries_max
 
 
-def worst_cases(plan: Plan, task: TaskConfig) -> Iterator[WorstCase]:
-    """Yield the worst case of each way in which the task can fail for ever."""
+def worst_cases(plan: Plan, task: TaskConfig, history: TaskHistory = NO_HISTORY) -> Iterator[WorstCase]:
+    """Yield the worst case of each way in which the task can fail for ever; *history* is that of the plan."""
     run, session = plan.task_lifecycle.value(), plan.limits.value()
     retries = retries_max(plan)
 
@@ -69,7 +70,7 @@ def worst_cases(plan: Plan, task: TaskConfig) -> Iterator[WorstCase]:
     probes = [run.cooldown_s] * run.probes_max
     yield case("fails, with the same error each time", attempts(same), 0.0, by_agents)
     yield case("fails, with another error each time", attempts(run.max_attempts), 0.0, by_agents)
-    silent_s, longest_s = _silence_s(plan, task), limit_s(plan, task)
+    silent_s, longest_s = _silence_s(plan, task), limit_of(plan, task, history).longest_s
     if silent_s < longest_s:
         yield case("hangs", attempts(same) + probes, silent_s + session.grace_s, by_agents)
     endless = "works on without end" if silent_s < longest_s else "hangs, or works on without end"
@@ -93,17 +94,14 @@ def _silence_s(plan: Plan, task: TaskConfig) -> float:
     return silent_s or float("inf")
 
 
-def limit_s(plan: Plan, task: TaskConfig) -> float:
-    """Return the longest time of an attempt that makes progress."""
-    if task.timeout_s is not None:
-        return task.timeout_s
-    if task.scope is not None:
-        limits = Timeouts()
-        first_s = limits.of(TaskKind(TaskSize(task.scope), Complexity(task.complexity), task.role or ""))
-        return max(first_s, limits.hard_cap_s)
-    if (given_s := plan.task_lifecycle.default_timeout) is not None:
-        return given_s
-    if "turn_timeout_s" in plan.limits.model_fields_set:
-        return plan.limits.turn_timeout_s
-    agent = plan.agent_configs.get(task.agent)
-    return Timeouts().without_size(is_command=agent is not None and agent.is_command)
+def limit_of(plan: Plan, task: TaskConfig, history: TaskHistory = NO_HISTORY) -> AttemptLimit:
+    """Return the time limit of the first attempt, as the plan's next run chooses it with that *history*."""
+    agent, kind, limits = plan.agent_configs.get(task.agent), kind_of(task), plan.limits
+    return choose_limit(
+        task,
+        agent,
+        history.durations(task.id, task.agent, kind.words if kind is not None else ""),
+        default_s=plan.task_lifecycle.default_timeout,
+        turn_s=limits.turn_timeout_s if "turn_timeout_s" in limits.model_fields_set else None,
+        is_command=agent is not None and agent.is_command,
+    )

@@ -1010,6 +1010,8 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     assert cli("plan", "check", good).out.startswith(f"{good}: 1 task, 1 agent: no problems\n")
     told = json.loads(cli("plan", "check", good, "--json").out)
     assert (told.pop("retries_max"), [one["tasks"] for one in told.pop("worst_cases")]) == (10, [["t"]])
+    (limit,) = told.pop("time_outs")
+    assert (limit["tasks"], limit["timeout_s"], limit["earlier"]) == (["t"], 1800.0, None)
     assert told == {
         "ok": True,
         "workstream": "plan",

@@ -602,6 +602,15 @@ def test_a_table_on_a_terminal(tmp_path: Path) -> None:
     assert "completed" in shown.rpartition("TASK")[2]
 
 
+def test_a_terminal_says_a_failure_once(tmp_path: Path) -> None:
+    """On a terminal the failure of a task is displayed for people, and no line of the log says the same beside it."""
+    tasks = "  - {id: t, agent: sh, prompt: 'true', max_retries: 0, acceptance: [{command: [sh, -c, 'exit 3']}]}\n"
+    shown, status = on_a_terminal(command(write_plan(tmp_path, tasks), tmp_path / "s"))
+    assert status == 1
+    assert "t failed: not accepted: command sh -c exit 3: exited with 3" in " ".join(shown.split())
+    assert "event=" not in shown
+
+
 def on_a_terminal(argv: list[str]) -> tuple[str, int]:
     """Run a program on a terminal of its own; return its output and its exit status."""
     ours, theirs = pty.openpty()

@@ -17,8 +17,8 @@ from typing import TextIO
 import pytest
 
 from supervisor.cli.live_view import JsonView, PlainView, TableView, view_for
+from supervisor.cli.log_output import configure_logging
 from supervisor.cli.options import warn
-from supervisor.cli.run_execution import configure_logging
 from supervisor.diagnostics.state_times import time_of_day
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import Transcript

@@ -358,7 +358,10 @@ def test_a_report_counts_as_people_do() -> None:
 # ------------------------------------------------------------------------------------------------------- the run
 MORE = ("on its branch is more",)
 RESULT = TaskResult(
-    "build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25, "broken\n1\n2"
+    *("build", "build-2", "failed", "broken", 1.5, "supervisor/build-2", MORE, 2, 350, 0.25, "broken\n1\n2"),
+    agent="coder",
+    size="large",
+    attempt_s=1.25,
 )
 
 
@@ -398,6 +401,9 @@ def test_results_are_a_table_and_an_object() -> None:
                 "tokens": 350,
                 "cost_usd": 0.25,
                 "findings": "broken\n1\n2",
+                "agent": "coder",
+                "size": "large",
+                "attempt_s": 1.25,
             },
         ],
     }

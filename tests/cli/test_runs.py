@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 
 import pytest
 
+from supervisor.embedding.journals import open_reader
 from tests.cli.test_end_to_end_cli import run
 from tests.support import git
 from tests.support import run_command as cli
@@ -141,3 +143,47 @@ def test_metrics_of_the_states_of_runs(ended: tuple[Path, str]) -> None:
     refused = cli("metrics", "states", "tasks", "--state-dir", state)
     assert refused.status == 2
     assert "'workstream'" in refused.err
+
+
+GRAPH = """
+workstream: graph
+agents: {sh: {adapter: command, command: [sh, -c, "{prompt}"]}}
+tasks:
+  - {id: a, agent: sh, prompt: "true"}
+  - {id: b, agent: sh, prompt: "exit 3", depends_on: [a], max_retries: 0}
+  - {id: c, agent: sh, prompt: "true", depends_on: [b]}
+task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}
+"""
+
+
+def test_a_plan_is_shown_with_its_stages_before_and_after_its_run(tmp_path: Path) -> None:
+    """`plan show` prints the stages of a plan file, and those of a run with the ends of its tasks, as a table, as JSON
+    and as a diagram; the stages are on record before the first task begins, and in the archive of the run; the table at
+    the end, and `report`, name the use of the worker."""
+    plan, state_dir = tmp_path / "plan.yaml", tmp_path / ".sdd"
+    plan.write_text(GRAPH)
+    where = ("--state-dir", state_dir)
+    table = "plan graph: 3 tasks in 3 stages\nSTAGE  TASK  AGENT  WAITS FOR\n1      a     sh     -\n"
+    assert cli("plan", "show", plan).out.startswith(table)
+    ended = cli("run", plan, *where, "--workdir", tmp_path)
+    assert ended.status == 1
+    (used,) = [one for one in ended.out.splitlines() if one.startswith("1 of 3 tasks done; worker:local: 2 jobs, ")]
+    assert used.endswith("% of 6 slots used")
+    shown = cli("plan", "show", *where).out.splitlines()
+    assert shown[0] == "run r1 of graph: 3 tasks in 3 stages"
+    assert [one.split()[-1] for one in shown[2:]] == ["completed", "failed", "blocked"]
+    told = json.loads(cli("plan", "show", "r1", *where, "--json").out)
+    assert [[one["name"] for one in stage] for stage in told["stages"]] == [["a"], ["b"], ["c"]]
+    assert told["edges"] == [["a", "b"], ["b", "c"]]
+    assert '    t1["b (sh): failed"]' in cli("plan", "show", "r1", *where, "--mermaid").out.splitlines()
+    with open_reader(state_dir) as reader:
+        names = [one.event for one in reader.events("r1")]
+        assert names.index("ExecutionPlan") < names.index("all_tasks_created")
+    dossier = (state_dir / "archive" / "r1.jsonl").read_text()
+    assert '"stages":[["a"],["b"],["c"]]' in dossier
+    report = json.loads(cli("report", *where, "--json").out)
+    assert [(one["id"], one["jobs"], one["slots"]) for one in report["workers"]] == [("worker:local", 2, 6)]
+    both = cli("plan", "show", plan, "--json", "--mermaid")
+    assert (both.status, both.err) == (2, "supervisor: --mermaid, --json: give one of them\n")
+    missing = cli("plan", "show", "r9", *where)
+    assert (missing.status, "run 'r9' is not in the journal" in missing.err) == (2, True)

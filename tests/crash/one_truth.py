@@ -106,7 +106,7 @@ def pids_of_kernel(folder: Path) -> set[int]:
 
 
 class Accounts:
-    """What the daemon on the state directory *state* shows of its agents, from each side."""
+    """Accounts of the agents of the daemon on the state directory *state*, from each side."""
 
     def __init__(self, api: Connection, stream: Stream, state: Path) -> None:
         self._api, self._stream, self._state = api, stream, state

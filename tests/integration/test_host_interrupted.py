@@ -178,7 +178,7 @@ def status_of_run(where: Path, backend: str, monkeypatch: pytest.MonkeyPatch) ->
     (where / "plan.yaml").write_text(PLAN)
     there = ("--state-dir", str(where / "state"), "--workdir", str(where))
     monkeypatch.setattr("sys.argv", ["supervisor", "run", str(where / "plan.yaml"), *there, "--backend", backend])
-    monkeypatch.setattr(app, "configure_logging", lambda *, verbose: None)
+    monkeypatch.setattr(app, "configure_logging", lambda **given: None)
     try:
         main()
     except SystemExit as left:

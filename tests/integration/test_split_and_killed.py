@@ -131,7 +131,7 @@ async def test_the_wait_for_subtasks_does_not_start_again(tmp_path: Path, monkey
 )
 def test_a_split_run_goes_on_after_a_kill(tmp_path: Path, event: str, who: str) -> None:
     """After a kill the next command continues a run with a split task, and all subtasks, at any depth, are closed
-    before the dependents begin."""
+    before the dependents begin, and before a turn of the split task is completed."""
     (tmp_path / "plan.yaml").write_text(PLAN)
     if who == "r1#a:run":
         (tmp_path / "ended").touch()
@@ -146,6 +146,10 @@ def test_a_split_run_goes_on_after_a_kill(tmp_path: Path, event: str, who: str) 
     born = [one.entity_id for one in events if one.event == "Born" and one.entity_type in ("task", "workstream")]
     assert sorted(born) == ["r1", "r1#a", "r1#a1", "r1#a2", "r1#a2a", "r1#b"]
     assert states_of(events, "r1#a")[-3:] == ["WAITING_FOR_SUBTASKS", "DONE", "CLOSED"]
+    closed = max(one.seq for one in events if one.event == "closed" and one.entity_id in ("r1#a1", "r1#a2"))
+    verified = [one.seq for one in events if one.event == "task_completed" and one.entity_id.startswith("a:t")]
+    assert all(seq > closed for seq in verified)
+    assert len(verified) == 1 or who != "r1#a:run"
 
 
 def test_a_kill_loses_no_reason(tmp_path: Path) -> None:

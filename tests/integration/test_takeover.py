@@ -132,7 +132,7 @@ async def test_a_completed_prompt_is_not_sent_again(tmp_path: Path) -> None:
     plan = Plan(agents={"scripted": AgentConfig(adapter="scripted")}, tasks=tasks)
     async with supervising(tmp_path, agents=plan.agents) as run, anyio.create_task_group() as group:
         group.start_soon(run_plan(run.sup, plan).wait)
-        await wait_for_record(run.sup, "TurnReaped", "t")
+        await wait_for_record(run.sup, "execution_completed", "r1#t:run")
         store = copy.deepcopy(run.store)
         group.cancel_scope.cancel()
     (tmp_path / "gate").touch()

@@ -3,9 +3,12 @@ both."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import pytest
 from pydantic import ValidationError
 
@@ -18,7 +21,7 @@ from supervisor.runtime.journal_writer import Cause
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.results import PlanResult
-from tests.support import quick_settings, states_of
+from tests.support import quick_settings, run_command, states_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_backend]
 
@@ -95,6 +98,27 @@ async def test_trust_is_restored_from_the_journal(repository: Path) -> None:
     result, levels = await carried_out(again, repository)
     assert result.ok
     assert levels == {"sh": "probationary"}  # the violation is open
+
+
+async def test_a_level_falls_where_people_look(repository: Path) -> None:
+    """An agent that has become trusted, and then changes more files than its level allows, is probationary, and
+    `agents levels` shows level, record, rights, and the violation with its reason; also under the next supervisor."""
+    three = plan_of(*({"id": name, "prompt": "true"} for name in ("one", "two", "three")))
+    many = plan_of({"id": "many", "prompt": "for n in $(seq 21); do echo $n > $n.txt; done"})
+    tables: list[list[str]] = []
+    for plan in (three, many, None):
+        used = plan or many
+        where, state_dir = repository, repository / ".sdd"
+        async with open_supervisor(state_dir, agents=used.agents, settings=used.settings, workdir=where) as sup:
+            if plan is not None:
+                await run_plan(sup, plan)
+            show = partial(run_command, "agents", "levels", "--state-dir", state_dir)
+            tables.append((await anyio.to_thread.run_sync(show)).out.splitlines())
+    rises, falls, later = (" ".join(lines[1].split()) for lines in tables)
+    assert rises == "sh trusted 3 0 yes yes 20 any yes success of sh, probationary before and trusted now"
+    why = "it changed 21 files, and an agent that is trusted may change 20"
+    assert falls == f"sh probationary 3 1 yes no 5 any no violation of sh, trusted before and probationary now: {why}"
+    assert later == falls
 
 
 @pytest.mark.parametrize(

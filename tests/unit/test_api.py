@@ -94,6 +94,7 @@ def test_every_type_in_a_signature_is_exported() -> None:
         "AbstractContextManager",
         "Iterator",
         "AsyncGenerator",
+        "Collection",
         "AsyncIterator",
         "Awaitable",
     }

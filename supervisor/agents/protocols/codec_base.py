@@ -225,6 +225,9 @@ class CodecDefaults:
     def settled(self) -> Iterable[Out]:
         return []
 
+    def compact_and_prompt(self, text: str) -> Iterable[Out] | None:
+        return None
+
     def steer(self, text: str) -> Iterable[Out] | None:
         return None
 

@@ -44,6 +44,7 @@ HOOKS: Final = "/hooks/"
 """Prefix of the paths of webhooks."""
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
 """Paths that need no token: they say nothing about what the supervisor does."""
+PAGE_PATHS: Final = frozenset({"/", "/session"})
 _TOKEN_NAMES: Final = frozenset({"token", "access_token", "api_key", "key"})
 SENDERS_MAX: Final = 1_024
 """Number of senders whose rates are remembered; the sender that was silent for longest is forgotten first."""
@@ -85,8 +86,9 @@ class RateLimit:
 
 
 class Admission:
-    """ASGI middleware. *origins* are the sites of other hosts whose pages may send requests; *rate* limits senders,
-    and *hooks* returns the webhooks that there are now."""
+    """ASGI middleware. *origins* are the sites of other hosts whose pages may send requests; *rate* limits senders;
+    *has_page*: the files of the page, and the exchange of a link for a cookie, need neither token nor cookie; *hooks*
+    returns the webhooks that there are now."""
 
     def __init__(
         self,
@@ -95,10 +97,11 @@ class Admission:
         *,
         origins: Collection[str] = (),
         rate: RateLimit | None = None,
+        has_page: bool = False,
         hooks: Callable[[], Hooks | None] = lambda: None,
     ) -> None:
         self._app, self._identify = app, identify
-        self._origins, self._rate = frozenset(origins), rate
+        self._origins, self._rate, self._has_page = frozenset(origins), rate, has_page
         self._hooks, self._hook_rates = hooks, dict[int, RateLimit]()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -134,7 +137,8 @@ class Admission:
         if any(name.lower() in _TOKEN_NAMES for name, _ in parse_qsl(scope["query_string"].decode("latin-1"))):
             raise Problem(400, "Authorization: a token in a URL ends in logs; send it in this header, as Bearer TOKEN")
         self._check_origin(headers)
-        if path_of(scope) in OPEN_PATHS:
+        path = path_of(scope)
+        if path in OPEN_PATHS or (self._has_page and (path in PAGE_PATHS or path.startswith("/page/"))):
             if self._rate is not None:
                 self._rate.check(f"open {(scope.get('client') or ('',))[0]}", anyio.current_time())
             return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from fastapi import FastAPI
@@ -19,9 +20,11 @@ from supervisor.control.http.commands import add_commands
 from supervisor.control.http.errors import add_error_handlers
 from supervisor.control.http.events import router as events_router
 from supervisor.control.http.hooks import router as hooks_router
+from supervisor.control.http.page_access import PageAccess, add_page
 from supervisor.control.http.queries import add_queries
 from supervisor.control.http.views import Views
 from supervisor.host.api import Supervisor
+from supervisor.journal.statedir import StateDir
 from supervisor.plans.daemon_control import Hooks
 from supervisor.policies.argument_checks import check_type
 from supervisor.ports.version import installed_version
@@ -60,12 +63,18 @@ def build_app(
     closing: Callable[[], Awaitable[Any]],
     origins: Sequence[str] = (),
     rate: RateLimit | None = None,
+    page: PageAccess | None = None,
 ) -> Asgi:
-    """Return the HTTP API of *sup*, with senders as *identify* knows them; *closing* ends the event streams."""
+    """Return the HTTP API of *sup*, with senders as *identify* knows them; *closing* ends the event streams; with
+    *page* also the page for people."""
     app = make_routes()
-    app.state.supervisor, app.state.views = sup, Views(sup)
+    if page is not None:
+        add_page(app, page)
+    state = StateDir(Path(sup.core.state_dir)) if sup.core.state_dir else None
+    app.state.supervisor, app.state.views = sup, Views(sup.reader, state)
     app.state.closing, app.state.streams, app.state.abort_plans = closing, set(), OrderedDict()
-    admission = Admission(app, identify, origins=origins, rate=rate, hooks=lambda: _hooks_of(sup))
+    has_page = page is not None
+    admission = Admission(app, identify, origins=origins, rate=rate, has_page=has_page, hooks=lambda: _hooks_of(sup))
     if not origins:
         return admission
     headers = ["authorization", "content-type", "idempotency-key", "last-event-id"]

@@ -19,6 +19,8 @@ Scope = Mapping[str, Any]
 """ASGI scope of a request."""
 CLIENT: Final = "supervisor.client"
 """Key of the ``HttpClient`` in the ASGI scope, which the admission sets."""
+CALLER: Final = "supervisor.caller"
+"""Key of the ``Caller`` in the ASGI scope: the program that has connected, which the server sets."""
 
 
 class HttpClient(NamedTuple):

@@ -37,6 +37,7 @@ from supervisor.policies.permissions import OpenPermission
 from supervisor.ports.version import installed_version
 from supervisor.runtime.entity import NoSuchEntity
 from supervisor.sessions.inspection import LiveProcesses
+from supervisor.telemetry import TelemetryOff, metrics_registry
 
 HEARTBEAT_S: Final = 2.0
 """Seconds that the core has to show that it works, before the supervisor counts as not ready."""
@@ -150,13 +151,25 @@ class DeadLetters(BaseModel):
     items: list[schema_of(DeadLetter)] = Field(description="the tasks, in the order of their creation")  # type: ignore[valid-type]
 
 
+class _Metrics(Response):
+    """Class of the response in the document."""
+
+    media_type = "text/plain"
+
+
+_PAGE: Final[dict[str, Any]] = {
+    "description": "The figures.",
+    "content": {"text/plain": {"schema": {"type": "string", "description": "Lines in the format of Prometheus."}}},
+}
 health_router = APIRouter(tags=["health"])
 router = APIRouter(prefix="/api/v1", responses=ERRORS, tags=["queries"])
 
 
 def supervisor_of(request: Request) -> Supervisor:
-    """Return the supervisor that the app of the request serves."""
-    found: Supervisor = request.app.state.supervisor
+    """Return the supervisor that the app of the request serves; raise a Problem if it serves only a journal."""
+    found: Supervisor | None = request.app.state.supervisor
+    if found is None:
+        raise Problem(409, "the supervisor of this journal has ended; start it again to command it", code="refused")
     return found
 
 
@@ -205,6 +218,20 @@ def openapi(request: Request) -> Response:
 async def docs(request: Request) -> Response:
     """Show the description as a page for people, whose script comes from a public server."""
     return get_swagger_ui_html(openapi_url=f"{request.scope.get('root_path', '')}/openapi.json", title="supervisor")
+
+
+@health_router.get("/metrics", response_class=_Metrics, responses={200: _PAGE, 404: ERRORS[404]})
+def metrics(request: Request) -> Response:
+    """Show the figures for Prometheus, as OpenMetrics with exemplars to a client whose header Accept names
+    application/openmetrics-text. The settings must say telemetry.metrics: true."""
+    try:
+        registry = metrics_registry(supervisor_of(request))
+    except TelemetryOff as error:
+        raise Problem(404, str(error)) from None
+    from supervisor.telemetry.collector import expose  # here, since it needs an extra
+
+    page, kind = expose(registry, request.headers.get("accept", ""))
+    return Response(page, headers={"Content-Type": kind})
 
 
 @router.get("/health", response_model=schema_of(Health), tags=["health"])

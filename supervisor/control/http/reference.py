@@ -65,8 +65,9 @@ def _operation(title: str, operation: Document, document: Document) -> Iterator[
     yield from _table("parameter or field", given)
     for status, reply in operation["responses"].items():
         if int(status) < 400:
-            schema = reply.get("content", {}).get("application/json", {}).get("schema", {})
-            yield f"Reply {status}: {_type(schema) if schema else 'text/event-stream'}.\n"
+            content = reply.get("content", {})
+            schema = content.get("application/json", {}).get("schema", {})
+            yield f"Reply {status}: {_type(schema) if schema else ', '.join(content)}.\n"
 
 
 def _fields(schema: Document) -> list[tuple[str, str, bool, str]]:

@@ -394,6 +394,7 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "files_max": "the largest number of files that it may change for a task",
         "directories": "the only directories whose files it may change; empty for all",
         "transitions": "the events of tasks that it may cause",
+        "last_change": "its last success or violation, with the levels before and after; empty if none is known",
     },
     LiveProcesses: {
         "processes": "the processes, by session, parents before their children",

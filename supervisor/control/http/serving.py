@@ -41,9 +41,10 @@ from starlette.datastructures import Headers
 from actors import failpoint
 from supervisor.control.http.admission import STALL_S, Asgi, Message, RateLimit, Receive, Send, is_hook
 from supervisor.control.http.app import build_app
-from supervisor.control.http.callers import HttpClient, Scope
+from supervisor.control.http.callers import CALLER, HttpClient, Scope
 from supervisor.control.http.errors import Problem
 from supervisor.control.http.options import BadHttpOptions, HttpOptions, Listening, TokenFile
+from supervisor.control.http.page_access import PageAccess
 from supervisor.control.roles import Role
 from supervisor.control.server import peer
 from supervisor.host.api import Supervisor
@@ -210,7 +211,7 @@ class _Server:
                 finally:
                     connection.waits_since = None
 
-            await self._app({**scope, _CONNECTION: connection}, receive, watched)
+            await self._app({**scope, _CONNECTION: connection, CALLER: connection.caller}, receive, watched)
 
         return ASGIWrapper(call)  # type: ignore[arg-type]  # its types of messages, and Starlette's
 
@@ -310,6 +311,36 @@ async def serve_http(
     make = partial(build_app, sup, senders.identify, closing=ending.wait, origins=options.origins, rate=RateLimit())
     app = await anyio.to_thread.run_sync(make)  # it takes a tenth of a second
     server = _Server(sup, app, listening.tokens, tls)
+    await _serve(server, listening.unix, listening.tcp, closing, ending, task_status)
+
+
+async def serve_page(
+    sup: Supervisor, listener: socket.socket, access: PageAccess, *, closing: anyio.Event, task_status: TaskStatus[None]
+) -> None:
+    """Serve browsers on *listener*, a socket of loopback, until *closing* is set. This is the loop of a service.
+
+    Raises:
+        OSError: the socket failed.
+    """
+
+    def identify(scope: Scope) -> HttpClient:
+        return access.identify(scope, scope[CALLER])
+
+    ending = anyio.Event()
+    make = partial(build_app, sup, identify, closing=ending.wait, rate=RateLimit(), page=access)
+    server = _Server(sup, await anyio.to_thread.run_sync(make), None, None)
+    await _serve(server, None, listener, closing, ending, task_status)
+
+
+async def _serve(
+    server: _Server,
+    unix: socket.socket | None,
+    tcp: socket.socket | None,
+    closing: anyio.Event,
+    ending: anyio.Event,
+    task_status: TaskStatus[None],
+) -> None:
+    """Serve clients until *closing* is set; then set *ending*, and end the connections."""
     failure: Exception | None = None
     async with anyio.create_task_group() as group:
         async with anyio.create_task_group() as accepting:
@@ -318,9 +349,9 @@ async def serve_http(
             task_status.started()
             try:
                 async with anyio.create_task_group() as loops:
-                    for one in (listening.unix, listening.tcp):
+                    for one in (unix, tcp):
                         if one is not None:
-                            loops.start_soon(_accept, one, server, group, one is listening.tcp)
+                            loops.start_soon(_accept, one, server, group, one is tcp)
             except* Exception as errors:
                 failure = errors.exceptions[0]
             accepting.cancel_scope.cancel()

@@ -7,9 +7,8 @@ cursor of the next page is the number of the first record of the last entity.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
 import msgspec
@@ -23,7 +22,6 @@ from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.task_status import WORK, DeadLetter, dead_letters
 from supervisor.diagnostics.tool_calls import ToolCall, calls_of
 from supervisor.diagnostics.tree_view import EntityLine, Node, ps, tree
-from supervisor.host.api import Supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
 from supervisor.lifecycles.task import Task
@@ -76,11 +74,27 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Views:
-    """The views of one supervisor's journal."""
+    """The views of one supervisor's journal, which *open_reader* opens. *state* is its directory (``None``: there is
+    none); *supervised*: the supervisor runs."""
 
-    def __init__(self, sup: Supervisor) -> None:
-        self._sup = sup
-        self._state = StateDir(Path(sup.core.state_dir)) if sup.core.state_dir else None
+    def __init__(
+        self,
+        open_reader: Callable[[], AbstractContextManager[Reader]],
+        state: StateDir | None,
+        *,
+        supervised: bool = True,
+    ) -> None:
+        self._open_reader, self._state, self._supervised = open_reader, state, supervised
+
+    @property
+    def directory(self) -> str:
+        """Path of the state directory; ``""`` if there is none."""
+        return str(self._state.root.absolute()) if self._state is not None else ""
+
+    def last_seq(self) -> RecordId:
+        """Return the number of the last record."""
+        with self._open_reader() as reader:
+            return reader.last_seq
 
     # ------------------------------------------------------------------ entities
     def lines(
@@ -88,7 +102,7 @@ class Views:
     ) -> list[Line]:
         """Return at most *limit* entities of a kind that were created after the record *after*; with *ended* also those
         that have ended, else only living ones."""
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             rows = reader.entities(live_only=not ended)
             wanted = [
                 row
@@ -105,7 +119,7 @@ class Views:
         Raises:
             LookupError: there is no entity of that kind with that id.
         """
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             row = reader.entity(entity_id)
             if row is None or row.kind != kind:
                 raise _unknown(kind, entity_id)
@@ -118,7 +132,10 @@ class Views:
 
     def _shown(self, reader: Reader, rows: Sequence[EntityRow]) -> dict[str, EntityLine]:
         times, active_at = read_state_times(reader, rows), self._last_outputs(rows)
-        return {one.id: one for one in ps(rows, now=time.time(), active_at=active_at, times=times)}
+        return {
+            one.id: one
+            for one in ps(rows, now=time.time(), active_at=active_at, times=times, supervised=self._supervised)
+        }
 
     def _last_outputs(self, rows: Sequence[EntityRow]) -> dict[str, float]:
         if self._state is None:
@@ -129,13 +146,13 @@ class Views:
     def runs(self, *, live_only: bool, before: RecordId, limit: int) -> tuple[Sequence[RunSummary], RecordId | None]:
         """Return at most *limit* runs of the journal, newest first, that began before the record *before* (0: all), and
         the number of the first record of the last one if there are more."""
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             rows = reader.entities(live_only=live_only)
             used = self._usage(reader)
         runs = [row for row in rows if row.kind == Kind.WORKSTREAM and (not before or row.born_seq < before)]
         runs.sort(key=lambda row: row.born_seq, reverse=True)
         shown, tasks = runs[:limit], [row for row in rows if row.kind == Kind.TASK]
-        found = summarize_runs([*shown, *tasks], used, now=time.time(), supervised=True)
+        found = summarize_runs([*shown, *tasks], used, now=time.time(), supervised=self._supervised)
         return found, shown[-1].born_seq if len(runs) > limit else None
 
     def run(self, run: str) -> RunGraph:
@@ -144,10 +161,10 @@ class Views:
         Raises:
             LookupError: there is no such run.
         """
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             rows = [row for row in reader.entities(archived=self._is_archived(reader, run)) if row.kind in WORK]
             used, times = self._usage(reader), read_state_times(reader, rows)
-        found = read_run(rows, run, now=time.time(), used=used, times=times)
+        found = read_run(rows, run, now=time.time(), used=used, times=times, supervised=self._supervised)
         if found is None:
             raise _unknown_run(run)
         return found
@@ -159,7 +176,7 @@ class Views:
         Raises:
             LookupError: there is no such run.
         """
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             archived = run is not None and self._is_archived(reader, run)
             rows = reader.entities(archived=archived)
             records = list(reader.events_named(*QUALITY_EVENTS, archived=archived))
@@ -173,15 +190,15 @@ class Views:
     # ------------------------------------------------------------------ the tree
     def tree(self, *, ended: bool) -> tuple[RecordId, tuple[Node, ...]]:
         """Return the number of the last record, and the tree at that record; with *ended* also what has ended."""
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             seq, rows = reader.snapshot()
             rows = reader.entities() if ended else rows
             times, active_at = read_state_times(reader, rows), self._last_outputs(rows)
-            return seq, tree(rows, times=times, now=time.time(), active_at=active_at)
+            return seq, tree(rows, times=times, now=time.time(), active_at=active_at, supervised=self._supervised)
 
     def snapshot(self) -> tuple[RecordId, list[EntityRow]]:
         """Return the number of the last record, and the entities that live at that record."""
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             return reader.snapshot()
 
     # ------------------------------------------------------------------ records
@@ -191,7 +208,7 @@ class Views:
         """Return at most *limit* records after the record *after*, archives included, and the number of the last one if
         there may be more."""
         found: list[LifecycleEvent] = []
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             for one in reader.events(entity_id, after, archived=True):
                 if kind in (None, one.entity_type) and event in (None, one.event):
                     found.append(one)
@@ -205,7 +222,7 @@ class Views:
         Raises:
             LookupError: no record is about that id.
         """
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             everywhere = WithArchives(reader)
             records: Records
             for records in (reader, everywhere):
@@ -222,7 +239,7 @@ class Views:
         Raises:
             LookupError: there is no such turn.
         """
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             row = reader.entity(turn_id)
             if row is None or row.kind != Kind.TURN:
                 raise _unknown(Kind.TURN, turn_id)
@@ -235,7 +252,7 @@ class Views:
         Raises:
             LookupError: there is no such session, or its supervisor keeps no transcripts.
         """
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             row = reader.entity(session_id)
         if row is None or row.kind != Kind.SESSION:
             raise _unknown(Kind.SESSION, session_id)
@@ -246,7 +263,7 @@ class Views:
     # ------------------------------------------------------------------ amounts
     def usage(self, entity_id: str | None) -> tuple[Amounts, list[Usage]]:
         """Return the usage of all sessions together, and the usage of each entity, or of *entity_id*."""
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             sums = self._usage(reader)
             facts = [one for one in reader.events_named(USAGE, archived=True) if one.outcome == "fact"]
         # Each record has the usage of its session so far: the last one counts.
@@ -263,7 +280,7 @@ class Views:
 
     def dead_letters(self) -> tuple[DeadLetter, ...]:
         """Return the tasks that were given up."""
-        with self._sup.reader() as reader:
+        with self._open_reader() as reader:
             return dead_letters(reader.entities())
 
 

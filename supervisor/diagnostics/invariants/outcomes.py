@@ -103,6 +103,11 @@ class OutcomeInvariants:
         self._check_closed(shadow, "was recorded as a success")
 
     def task_completed(self, record: LifecycleEvent, shadow: TurnShadow, step: Any) -> None:
+        session, cause = shadow.parent, record.cause_id or 0
+        judge = self._shadows.get(self._entity_by_seq[cause]) if 0 < cause < record.seq else None
+        is_handed_over = session is not None and session.data is not None and session.data.verifying == shadow.id
+        if is_handed_over and not shadow.completed and (judge is None or judge.name != "run"):
+            self._report("honest_ends", shadow.id, "completed without the verdict of its task")
         shadow.completed = True
         if not shadow.verified:
             self._report("honest_ends", shadow.id, "completed without the agent's report")

@@ -10,6 +10,7 @@ import pytest
 from supervisor.agent_catalogue.line_rules import UsageScope
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.lifecycles.types import ModelProblem
+from supervisor.policies.context_window import ContextUse
 from supervisor.ports import (
     THIS_CONVERSATION,
     CallNotEnded,
@@ -533,11 +534,11 @@ def test_a_second_turn_follows_in_the_same_session(talk: Conversation) -> None:
         ("current_mode_update", {"currentModeId": "plan"}, [Text("log", "the agent is in the mode 'plan'\n")]),
         ("available_commands_update", {"availableCommands": 3}, []),
         ("something_new", {"field": 1}, []),
-        ("usage_update", {"used": 5, "size": 9}, [Usage({"used": 5, "size": 9})]),
+        ("usage_update", {"used": 5, "size": 9}, [Usage({"used": 5, "size": 9}, context=ContextUse(5, 9))]),
         (
             "usage_update",
             {"used": 5, "size": 9, "cost": {"amount": 0.25, "currency": "EUR"}},
-            [Usage({"used": 5, "size": 9, "cost": {"amount": 0.25, "currency": "EUR"}})],
+            [Usage({"used": 5, "size": 9, "cost": {"amount": 0.25, "currency": "EUR"}}, context=ContextUse(5, 9))],
         ),
         ("tool_call", {"toolCallId": "c", "title": "ls", "kind": "execute"}, [ToolOpened("c", "ls", "execute")]),
         ("tool_call", {"toolCallId": "c"}, [ToolOpened("c", "c", "other")]),
@@ -1347,7 +1348,9 @@ def test_tokens_have_the_scope_that_the_quirk_names(scope: UsageScope, second: U
     outs = talk.update(
         "usage_update", used=1, size=9, cost=cost, _meta={"usage": {"inputTokens": 9, "outputTokens": 3}}
     )
-    money = Usage({"used": 1, "size": 9, "cost": cost}, cost_usd=0.5, total_of=THIS_CONVERSATION)
+    money = Usage(
+        {"used": 1, "size": 9, "cost": cost}, cost_usd=0.5, total_of=THIS_CONVERSATION, context=ContextUse(1, 9)
+    )
     assert outs == [money, second]
 
 
@@ -1439,3 +1442,59 @@ def test_a_command_of_ours_is_known_by_what_it_writes(talk: Conversation) -> Non
     assert found[0] == found[1]
     assert len(set(found)) == 3
     assert len({asked for asked, _ in found}) == 1
+
+
+# ------------------------------------------------------------------------------------------------ a full context
+def compacting(*commands: object) -> Conversation:
+    """Return a conversation with an agent that offers *commands*."""
+    talk = Conversation()
+    assert talk.update("available_commands_update", availableCommands=[*commands]) == []
+    return talk
+
+
+@pytest.mark.parametrize("commands", [(), ({"name": "review"},), ("compact",), ({"name": 5},)])
+def test_an_agent_without_the_command_is_not_asked_to_compact(commands: tuple[object, ...]) -> None:
+    """An agent that offers no command that compacts its context, or a list of another shape, cannot compact."""
+    assert compacting(*commands).codec.compact_and_prompt("work") is None
+
+
+@pytest.mark.parametrize("name", ["compact", "compress"])
+def test_the_context_is_compacted_before_the_prompt(name: str) -> None:
+    """The command is a prompt of its own, whose words are no answer; the prompt follows when it is answered."""
+    talk = compacting({"name": "review"}, {"name": name})
+    began = talk.codec.compact_and_prompt("work")
+    assert began is not None
+    assert began[0] == Compaction(True)
+    (asked,) = sent(began[1:])
+    assert (asked["method"], asked["params"]["prompt"]) == ("session/prompt", [{"type": "text", "text": f"/{name}"}])
+    assert talk.codec.steer("soon") is None
+    text = {"type": "text", "text": "done"}
+    assert talk.update("agent_message_chunk", content=text) == [Text("log", "done")]
+    outs = talk.feed({"id": asked["id"], "result": {"stopReason": "end_turn"}})
+    assert outs[0] == Compaction(False, goes_on=True)
+    (prompt,) = sent(outs[1:])
+    assert prompt["params"]["prompt"] == [{"type": "text", "text": "work"}]
+    assert talk.update("agent_message_chunk", content=text) == [Text("message", "done")]
+    assert talk.feed({"id": prompt["id"], "result": {"stopReason": "end_turn"}})[-1] == TurnEnded("end_turn")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"error": {"code": 1, "message": "no"}}, {"result": {"stopReason": "refusal"}}, {"result": {"stopReason": "new"}}],
+)
+def test_a_compaction_that_fails_does_not_keep_the_prompt_back(answer: dict[str, Any]) -> None:
+    """The prompt is sent although the agent could not compact: it may have room for the prompt."""
+    talk = compacting({"name": "compact"})
+    (asked,) = sent((talk.codec.compact_and_prompt("work") or [])[1:])
+    outs = talk.feed({"id": asked["id"], **answer})
+    assert outs[0] == Compaction(False, failed=True, goes_on=True)
+    assert sent(outs[1:])[0]["params"]["prompt"] == [{"type": "text", "text": "work"}]
+
+
+def test_a_cancel_ends_the_turn_that_compacts() -> None:
+    """A turn that is interrupted while the agent compacts ends without its prompt."""
+    talk = compacting({"name": "compact"})
+    (asked,) = sent((talk.codec.compact_and_prompt("work") or [])[1:])
+    assert sent(talk.codec.interrupt())[0]["method"] == "session/cancel"
+    outs = talk.feed({"id": asked["id"], "result": {"stopReason": "cancelled"}})
+    assert outs == [Compaction(False, failed=True, goes_on=True), TurnEnded("cancelled")]

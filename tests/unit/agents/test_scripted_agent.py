@@ -17,6 +17,7 @@ from anyio.abc import Process
 from supervisor.agents.codecs import scripted_command
 from supervisor.agents.protocols.acp.codec import AcpCodec
 from supervisor.agents.scripted_agent import STEPS, BadScript, Step, parse, urgent_part
+from supervisor.policies.context_window import ContextUse
 from supervisor.ports import (
     ChildRequested,
     CloseInput,
@@ -210,7 +211,7 @@ async def test_it_thinks_speaks_writes_and_reports(tmp_path: Path) -> None:
         assert client.seen[1:-1] == [
             Text("thought", "hm\n"),
             Text("message", "hello\n"),
-            Usage({"used": 42, "size": 200_000}),
+            Usage({"used": 42, "size": 200_000}, context=ContextUse(42, 200_000)),
             Compaction(True),
             Compaction(False),
             Text("message", "bye\n"),

@@ -868,6 +868,14 @@ def completed_without_a_word(log: Log) -> None:
 
 
 @breaks("honest_ends")
+def completed_without_the_verdict_of_its_task(log: Log) -> None:
+    log.session("s")
+    log.request("s", once=True)
+    log.launch("s", "s:a1")
+    log.succeed("s", "s:t1", "s:a1")
+
+
+@breaks("honest_ends")
 def counted_as_completed(log: Log) -> None:
     log.running("s")
     log.tell("s", "TurnReaped", turn_id="s:t1", completed=True)

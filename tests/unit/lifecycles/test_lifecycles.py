@@ -12,7 +12,9 @@ import pytest
 from actors.machine import Event, IllegalTransition, Machine, Step
 from actors.machine_views import as_json, faults
 from supervisor.lifecycles import MACHINES, job, session, task, task_run, turn, worker, workstream
-from supervisor.lifecycles.types import TransitionReason
+from supervisor.lifecycles.effects import SendEvent
+from supervisor.lifecycles.events import TaskCompleted, TaskFailed
+from supervisor.lifecycles.types import Exit, TransitionReason, Verdict
 
 INITIAL = {
     "task": "PLANNED OPEN",
@@ -380,6 +382,19 @@ def test_run_successful_probe_closes_the_circuit() -> None:
     ]
     step = walk(task_run.RUN, R.CIRCUIT_OPEN, task_run.TaskRunData(failures=5, timed_out=True), *events)
     assert (step.state, step.data.probe) == (R.COMPLETED, False)
+
+
+def test_run_tells_the_turn_its_verdict() -> None:
+    """The result of the tests, or a failure before them, is sent to the turn whose work it is about, once."""
+    error = Verdict(exit=Exit.ERROR, error="no")
+    done = task_run.RUN.step(R.IN_PROGRESS, task_run.TaskRunData(), task_run.ExecutionCompleted(turn="s:t1"))
+    passed = task_run.RUN.step(done.state, done.data, task_run.TestsPassed())
+    assert passed.effects == (SendEvent(to="s:t1", event=TaskCompleted()),)
+    failed = task_run.RUN.step(done.state, done.data, task_run.TestsFailed(error="no"))
+    assert failed.effects == (SendEvent(to="s:t1", event=TaskFailed(verdict=error)),)
+    undone = task_run.ExecutionFailed(error="no", turn="s:t1")
+    assert task_run.RUN.step(R.IN_PROGRESS, task_run.TaskRunData(), undone).effects == failed.effects
+    assert (passed.data.turn, failed.data.turn) == ("", "")
 
 
 def test_run_manual_reset_starts_afresh() -> None:
@@ -825,7 +840,14 @@ def test_worker_drains_what_it_holds() -> None:
         ),
         (
             turn.TurnData(id="t", session_id="s"),
-            {"timeout_s": 300, "incarnation": 0, "calls": 0, "boundary_awaited": False, "permissions": 0},
+            {
+                "timeout_s": 300,
+                "incarnation": 0,
+                "calls": 0,
+                "boundary_awaited": False,
+                "permissions": 0,
+                "is_verified": False,
+            },
         ),
     ],
     ids=lambda one: type(one).__name__,

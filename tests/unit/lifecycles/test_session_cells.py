@@ -380,6 +380,7 @@ def extension_cases() -> Iterator[Case]:
     yield case("", S.RUNNING, EVENTS["SessionStable"], S.RUNNING, consecutive_errors=0)
     yield from reaped_cases()
     yield from once_cases()
+    yield from verified_cases()
     yield from point_cases()
     yield case("", S.STOPPED, EVENTS["SessionExited"], S.STOPPED, concluded=3)
     yield from ended_cases()
@@ -405,6 +406,37 @@ def reaped_cases() -> Iterator[Case]:
     yield case("rejected", at, bad, at, no, data=replace(BETWEEN, queue=()), current=None)
     yield case("another turn", at, TurnReaped(turn_id="s:t3", completed=True), at)
     yield case("twice", at, done, at, data=replace(BETWEEN, current=None, queue=()))
+
+
+def verified_cases() -> Iterator[Case]:
+    """Yield the cases of a turn that its task verifies: its request is answered when the agent is done, and the turn
+    has failed if the session ends before the verdict."""
+    at, task = S.SESSION_COMPLETE, replace(FIRST, once=True)
+    answer = ReplyToRequest(request_id="r1", outcome="completed", how=OK)
+    done: dict[str, Any] = {"concluded": 3, "consecutive_errors": 0, "inbox": (), "offered": 0, "verifying": "s:t4"}
+    alone = session(current=task, queue=(), inbox=(), offered=0)
+    yield case("verified", S.RUNNING, exited(OK), at, answer, data=alone, current=None, **done)
+    opened = (OpenTurn(turn_id="s:t5", request_id="r2"), PrepareWorktree())
+    fresh: dict[str, Any] = {"current": SECOND, "queue": (), "turn_seq": 5, "turn_id": "s:t5"}
+    both = replace(alone, queue=(SECOND,))
+    yield case("verified, next", S.RUNNING, exited(OK), at, answer, *opened, data=both, **fresh, **done)
+    # A message that waited for the end of the turn comes before the verification.
+    owed, kept = (
+        replace(alone, inbox=(AT_END_KEPT,)),
+        {"current": task, **done, "inbox": (AT_END_KEPT,), "verifying": ""},
+    )
+    yield case("verified, owed", S.RUNNING, exited(OK), at, data=owed, **kept)
+    waits = replace(alone, concluded=3, current=None, verifying="s:t4")
+    for completed in (True, False):
+        reaped = TurnReaped(turn_id="s:t4", completed=completed)
+        yield case(f"verified, {completed}", at, reaped, at, data=waits, verifying="")
+    yield case("verified, another", at, TurnReaped(turn_id="s:t3", completed=True), at, data=waits)
+    ends = (CancelStep(), TerminateSession(abort_id="x1"))
+    aborted = {"error": "enough", "transition_reason": TransitionReason.ABORTED, "abort_reason": None}
+    told = SendEvent(to="s:t4", event=TaskFailed(verdict=Verdict(exit=Exit.ERROR, **aborted), abort_id="x1"))
+    stop = OperatorStop(reason="enough", abort_id="x1")
+    ended = {"outcome": "aborted", "abort_id": "x1", "last_error": "enough", "ending": ASKED}
+    yield case("verified, aborted", at, stop, S.STOPPED, *ends, told, data=waits, **ended)
 
 
 def once_cases() -> Iterator[Case]:

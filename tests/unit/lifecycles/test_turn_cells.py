@@ -104,8 +104,13 @@ def same(data: TurnData) -> TurnData:
     return data
 
 
-HEARD = {"answered": asking, "moves": extendable}
-"""Functions that change the data so that an event is not stale."""
+def done(data: TurnData) -> TurnData:
+    """Return the data of a turn whose agent is done, without which nothing can be verified."""
+    return replace(data, verdict=OK)
+
+
+HEARD = {"answered": asking, "moves": extendable, "task_completed": done}
+"""Functions that change the data so that an event is not stale, or is not refused because of its data."""
 
 NEWBORN = TurnData(id="s:t1", session_id="s")
 READY = TurnData(id="s:t1", session_id="s", request_id="r1", incarnation=2, phase="ready")
@@ -128,13 +133,13 @@ state      claim    launch   ready   tool     result  compact    room    unfit  
 IDLE       CLAIMING -        -       -        ~       -          -       -       -         -          -      -      -  -  -  -
 CLAIMING   -        SPAWNING -       -        ~       -          -       -       -         -          FAILED -      -  -  -  -
 SPAWNING   -        ~        RUNNING -        ~       -          -       -       -         -          FAILED -      -  -  -  -
-RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -       -       VERIFYING -          FAILED -      =  =  =  =
+RUNNING    -        ~        ~       TOOL_USE ~       COMPACTING -       -       VERIFYING =          FAILED -      =  =  =  =
 TOOL_USE   -        ~        ~       =        RUNNING -          -       -       -         -          FAILED -      =  =  =  =
-COMPACTING -        ~        ~       -        ~       -          RUNNING RUNNING RUNNING   -          FAILED -      =  =  =  =
+COMPACTING -        ~        ~       -        ~       -          RUNNING RUNNING RUNNING   =          FAILED -      =  =  =  =
 VERIFYING  -        ~        ~       -        ~       RUNNING    -       -       -         COMPLETING FAILED -      =  -  -  ~
-COMPLETING -        ~        ~       -        ~       -          -       -       ~         -          ~      REAPED ~  -  -  ~
-FAILED     -        ~        ~       -        =       -          -       -       ~         -          ~      REAPED ~  -  =  ~
-REAPED     -        ~        ~       -        ~       -          -       -       ~         -          ~      -      ~  -  -  ~
+COMPLETING -        ~        ~       -        ~       -          -       -       ~         ~          ~      REAPED ~  -  -  ~
+FAILED     -        ~        ~       -        =       -          -       -       ~         ~          ~      REAPED ~  -  =  ~
+REAPED     -        ~        ~       -        ~       -          -       -       ~         ~          ~      -      ~  -  -  ~
 """  # noqa: E501 - a column for each event
 CELLS = [
     (Turn[state], name, state if word == "=" else word)
@@ -159,11 +164,11 @@ def test_cell(state: T, name: str, word: str) -> None:
 
 
 def test_every_cell_is_tested() -> None:
-    """Of the 150 cells (10 states x 15 events, agent_spawned twice) 79 are refused, 36 are stale, and 35 are rules."""
+    """Of the 150 cells (10 states x 16 events, agent_spawned twice) 83 are refused, 39 are stale, and 38 are rules."""
     assert {type(one) for one in EVENTS.values()} == set(TURN.events.values())
     words = [word for _, _, word in CELLS]
     late, refused = words.count("~"), words.count("-")
-    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (160, 88, 36, 36)
+    assert (len(CELLS), refused, late, len(CELLS) - refused - late) == (160, 83, 39, 38)
 
 
 # ---------------------------------------------------------------------------------------- what each rule does
@@ -390,6 +395,19 @@ CASES = [
     ),
     case("", T.VERIFYING, EVENTS["task_completed"], T.COMPLETING, CleanUp(), **SEALED),
     case("", T.VERIFYING, EVENTS["compact_needed"], T.RUNNING, SendEvent(to="s:t1", event=CompactNeeded())),
+    *(
+        case("compacts first", at, EVENTS["task_completed"], at, data=replace(READY, verdict=OK), is_verified=True)
+        for at in (T.RUNNING, T.COMPACTING)
+    ),
+    case(
+        "verified before",
+        T.RUNNING,
+        EVENTS["verify_requested"],
+        T.VERIFYING,
+        exited(OK),
+        SendEvent(to="s:t1", event=TaskCompleted()),
+        data=replace(READY, verdict=OK, is_verified=True),
+    ),
     case("", T.COMPLETING, EVENTS["agent_reaped"], T.REAPED, *reaped(True)),
     case("degraded", T.COMPLETING, AgentReaped(degraded=True, note="slow"), T.REAPED, *reaped(True)),
     case("", T.FAILED, EVENTS["agent_reaped"], T.REAPED, *reaped(False, "bad")),
@@ -518,6 +536,20 @@ def test_a_failure_while_verifying_is_in_time() -> None:
     assert not stale(claimed.data, EVENTS["task_failed"])
     sealed = TURN.step(claimed.state, claimed.data, EVENTS["task_completed"])
     assert stale(sealed.data, EVENTS["task_failed"])
+
+
+def test_a_time_out_while_verifying_is_too_late() -> None:
+    """The time of a turn is its agent's: when the agent is done, the time-out is stale."""
+    claimed = TURN.step(T.RUNNING, READY, EVENTS["verify_requested"])
+    assert stale(claimed.data, TaskFailed(verdict=SLOW))
+    assert not stale(READY, TaskFailed(verdict=SLOW))
+
+
+@pytest.mark.parametrize("state", [T.RUNNING, T.COMPACTING])
+def test_a_turn_at_work_cannot_be_verified(state: T) -> None:
+    """A turn whose agent has not reported the end of its work cannot be verified."""
+    with pytest.raises(IllegalTransition):
+        TURN.step(state, READY, TaskCompleted())
 
 
 def test_a_turn_without_a_verdict_failed() -> None:

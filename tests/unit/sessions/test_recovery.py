@@ -187,6 +187,22 @@ def test_its_crashes_are_counted_again() -> None:
     assert past.crashes == (1.0,)
 
 
+@pytest.mark.parametrize(("turn_id", "outcome"), [("s:t1", None), ("s:t2", "failed")])
+def test_a_rejected_turn_is_no_outcome(turn_id: str, outcome: str | None) -> None:
+    """A turn that had succeeded and was rejected has no outcome for the next attempt, whose prompt may not be on record
+    yet; a turn that failed by itself has."""
+    requested = {"event": "TurnRequested", "outcome": "transition", "metadata": {"request_id": "s:r1", "once": True}}
+    done = {"event": "SessionExited", "from_status": "Running", "to_status": "SessionComplete", "actor": "s:t1"}
+    reaped = {
+        "event": "TurnReaped",
+        "from_status": "SessionComplete",
+        "to_status": "SessionComplete",
+        "metadata": {"turn_id": turn_id, "completed": False, "error": "no"},
+    }
+    answer = past_of(requested, done, reaped).answer
+    assert (answer.outcome if answer is not None else None) == outcome
+
+
 def test_a_conversation_outlives_two_crashes() -> None:
     """A conversation that one restart was to load is loaded by the next restart, unless an agent was ready in
     between."""

@@ -1,4 +1,4 @@
-"""Budget of a turn that is opened while the agent still works on the turn before."""
+"""Monitor of a session: budget of a turn that is opened early, and the time limits of tool calls."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ class Owner:
     def model_failed(self, session_id: str, failure: object) -> None: ...
 
     def abort_session(self, *arguments: object) -> None: ...
+
+    def abort_call(self, *arguments: object) -> None: ...
 
 
 def session_monitor(facts: list[tuple[str, dict[str, Any]]], scope: BudgetScope) -> SessionMonitor:
@@ -68,3 +70,35 @@ def test_the_end_of_a_turn_is_progress() -> None:
     assert [monitor.take_progress(), monitor.take_progress()] == [True, False]
     monitor.turn_ended()
     assert [monitor.take_progress(), monitor.take_progress()] == [True, False]
+
+
+def test_the_time_of_a_call_begins_anew_while_a_person_is_asked() -> None:
+    """A call whose time is over is aborted, unless a person is asked for a permission then; a call that has ended, or
+    is of another kind, has no timer."""
+    facts, aborted, timers = list[tuple[str, dict[str, Any]]](), list[tuple[object, ...]](), dict[int, Any]()
+    monitor = session_monitor(facts, BudgetScope("s", "session s", Budget()))
+    monitor.session.profile.tool_timeouts = {"execute": 5.0}  # type: ignore[misc]
+    monitor._monitors.abort_call = lambda *given: aborted.append(given)  # type: ignore[method-assign]
+
+    def set_timer(_: object, __: object, delay_s: float, call: Any) -> int:
+        timers[len(timers)] = (delay_s, call)
+        return len(timers) - 1
+
+    registry: Any = monitor._registry
+    registry.system.timers.set, registry.system.timers.cancel = set_timer, timers.pop
+    asking = SimpleNamespace(asked=True)
+    turn = registry.entities["s:t1"] = SimpleNamespace(data=SimpleNamespace(asking=(asking,)))
+    monitor.turn_opened("s:t1")
+    monitor.call_opened("s:t1:c1", "edit")
+    monitor.call_opened("s:t1:c2", "execute")
+    monitor.call_closed("s:t1:c2")
+    assert timers == {}
+    monitor.call_opened("s:t1:c3", "execute")
+    ((delay_s, fire),) = timers.values()
+    assert delay_s == 5.0
+    fire(None)
+    assert (facts[1:], aborted) == ([], [])
+    turn.data.asking = ()
+    timers[1][1](None)
+    assert facts[-1] == ("CallTimedOut", {"call": "s:t1:c3", "kind": "execute", "limit_s": 5.0})
+    assert [one[0] for one in aborted] == ["s:t1:c3"]

@@ -1,11 +1,22 @@
-"""Tests of the time limits of attempts: by size and complexity, and by the durations of tasks of the same kind."""
+"""Tests of the time limits of attempts: of a task, by its size and by what attempts took, of its agent, of the plan."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from supervisor.plans import AgentConfig
-from supervisor.work.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Durations, TaskKind, TaskSize, Timeouts
+from supervisor.lifecycles.types import TimeLimit
+from supervisor.plans import AgentConfig, TaskConfig
+from supervisor.work.attempt_limits import AttemptLimit, choose_limit, kind_of
+from supervisor.work.task_history import Durations
+from supervisor.work.timeouts import Complexity, TaskKind, TaskSize, Timeouts
+
+NOTHING = Durations()
+
+
+def seconds(kind: TaskKind, finished: list[float], timeouts: Timeouts | None = None) -> float | None:
+    return (timeouts or Timeouts()).of(kind, finished).timeout_s
 
 
 @pytest.mark.parametrize(
@@ -22,14 +33,17 @@ from supervisor.work.timeouts import KINDS_MAX, SAMPLES_MAX, Complexity, Duratio
         ("large", "high", 5400.0),
         ("xl", "low", 5040.0),
         ("xl", "medium", 7200.0),
-        ("xl", "high", 7200.0),
+        ("xl", "high", 10_800.0),
     ],
 )
 def test_scope_times_complexity(scope: str, complexity: str, limit_s: float) -> None:
-    """Without known durations the limit is the seconds of the size times the factor of the complexity, at most two
-    hours."""
+    """Without known durations the limit is the seconds of the size times the factor of the complexity, and no bound is
+    below these seconds."""
     kind = TaskKind(TaskSize(scope), Complexity(complexity))
-    assert Timeouts().of(kind) == pytest.approx(limit_s)
+    limit = Timeouts().of(kind)
+    assert limit.timeout_s == pytest.approx(limit_s)
+    assert limit.hard_cap_s == pytest.approx(max(5400.0, limit_s))
+    assert Timeouts().cap_s(kind) == limit.hard_cap_s
 
 
 def test_without_a_scope_it_is_flat() -> None:
@@ -42,16 +56,21 @@ def test_without_a_scope_it_is_flat() -> None:
     assert not AgentConfig(adapter="acp", command=("agent",)).is_command
 
 
-def test_medium_is_meant_where_nothing_is_said() -> None:
-    """A kind that gives only the size has medium complexity and no role."""
-    assert TaskKind(TaskSize.LARGE) == TaskKind(TaskSize.LARGE, Complexity.MEDIUM, "")
+def test_a_kind_is_size_and_complexity() -> None:
+    """A kind that gives only the size has medium complexity; its text names another complexity."""
+    task = {"id": "t", "agent": "a", "prompt": "p"}
+    assert kind_of(TaskConfig.model_validate(task)) is None
+    assert kind_of(TaskConfig.model_validate({**task, "scope": "large"})) == TaskKind(TaskSize.LARGE)
+    hard = kind_of(TaskConfig.model_validate({**task, "scope": "xl", "complexity": "high"}))
+    assert hard == TaskKind(TaskSize.XL, Complexity.HIGH)
+    assert (TaskKind(TaskSize.LARGE).words, TaskKind(TaskSize.XL, Complexity.HIGH).words) == ("large", "xl high")
 
 
 def test_experience_needs_five() -> None:
     """Four durations do not change the limit; from the fifth on, the durations determine it."""
     small = TaskKind(TaskSize.SMALL)
-    assert Timeouts().of(small, [400.0] * 4) == 900.0
-    assert Timeouts().of(small, [400.0] * 5) == 600.0
+    assert seconds(small, [400.0] * 4) == 900.0
+    assert seconds(small, [400.0] * 5) == 600.0
 
 
 @pytest.mark.parametrize(
@@ -65,55 +84,63 @@ def test_experience_needs_five() -> None:
 )
 def test_the_95th_percentile_by_nearest_rank(finished: list[float], limit_s: float) -> None:
     """The limit is one of the durations, the 95th percentile by nearest rank, times one and a half."""
-    assert Timeouts().of(TaskKind(TaskSize.SMALL), finished) == limit_s
+    assert seconds(TaskKind(TaskSize.SMALL), finished) == limit_s
 
 
-def test_the_limits_are_clamped() -> None:
-    """Known durations make a limit neither shorter than five minutes nor longer than two hours."""
-    small = TaskKind(TaskSize.SMALL)
-    assert Timeouts().of(small, [1.0] * 5) == 300.0
-    assert Timeouts().of(small, [6000.0] * 5) == 7200.0
-    assert Timeouts(min_s=1.0, max_s=2.0).of(small) == 2.0
+def test_learned_limits_are_clamped() -> None:
+    """Known durations make a limit neither shorter than five minutes nor longer than two hours, or than the seconds of
+    the size where these are longer; the cap is never below the limit."""
+    small, hard = TaskKind(TaskSize.SMALL), TaskKind(TaskSize.XL, Complexity.HIGH)
+    assert Timeouts().of(small, [1.0] * 5) == TimeLimit(300.0, 5400.0)
+    assert Timeouts().of(small, [6000.0] * 5) == TimeLimit(7200.0, 7200.0)
+    assert Timeouts().of(hard, [9000.0] * 5) == TimeLimit(10_800.0, 10_800.0)
+    assert Timeouts().of(hard, [1.0] * 5) == TimeLimit(300.0, 10_800.0)
 
 
 def test_the_policy_is_the_callers() -> None:
     """A ``Timeouts`` with other samples, percentile and margin computes the limit from these values."""
+    small = TaskKind(TaskSize.SMALL)
     policy = Timeouts(samples_min=2, percentile=50.0, margin=2.0, min_s=1.0)
-    assert policy.of(TaskKind(TaskSize.SMALL), [5.0, 3.0, 100.0]) == 10.0
-    assert (
-        Timeouts(percentile=0.0, margin=1.0, min_s=1.0).of(TaskKind(TaskSize.SMALL), [3.0, 2.0, 9.0, 9.0, 9.0]) == 2.0
-    )
+    assert seconds(small, [5.0, 3.0, 100.0], policy) == 10.0
+    first = Timeouts(percentile=0.0, margin=1.0, min_s=1.0)
+    assert seconds(small, [3.0, 2.0, 9.0, 9.0, 9.0], first) == 2.0
 
 
-def test_durations_of_a_kind() -> None:
-    """Durations of one kind do not count for another kind, and durations without a kind are not stored."""
-    durations, small, docs = Durations(), TaskKind(TaskSize.SMALL), TaskKind(TaskSize.SMALL, role="docs")
-    for took_s in (3.0, 1.0):
-        durations.note(small, took_s)
-    durations.note(docs, 9.0)
-    durations.note(None, 7.0)
-    assert durations.of(small) == (3.0, 1.0)
-    assert durations.of(docs) == (9.0,)
-    assert durations.of(TaskKind(TaskSize.XL)) == ()
-    assert durations.of(None) == ()
+# ------------------------------------------------------------------------------------------------------- the choice
+AGENT = AgentConfig(adapter="acp", command=("agent",), timeout_s=700.0)
 
 
-def test_the_memory_of_one_kind_is_bounded() -> None:
-    """Only the latest hundred durations of a kind are stored."""
-    durations, small = Durations(), TaskKind(TaskSize.SMALL)
-    for number in range(SAMPLES_MAX + 3):
-        durations.note(small, float(number))
-    assert durations.of(small) == tuple(float(number) for number in range(3, SAMPLES_MAX + 3))
+def chosen(
+    task: dict[str, Any],
+    agent: AgentConfig | None = None,
+    durations: Durations = NOTHING,
+    *,
+    default_s: float | None = None,
+    turn_s: float | None = None,
+    is_command: bool = False,
+) -> AttemptLimit:
+    config = TaskConfig.model_validate({"id": "t", "agent": "a", "prompt": "p", **task})
+    return choose_limit(config, agent, durations, default_s=default_s, turn_s=turn_s, is_command=is_command)
 
 
-def test_the_memory_of_kinds_is_bounded() -> None:
-    """With one kind too many, the kind that was used longest ago is dropped."""
-    durations = Durations()
-    kinds = [TaskKind(TaskSize.SMALL, role=str(number)) for number in range(KINDS_MAX)]
-    assert (KINDS_MAX, SAMPLES_MAX) == (256, 100)
-    for kind in [*kinds, kinds[0], TaskKind(TaskSize.XL)]:
-        durations.note(kind, 1.0)
-    assert durations.of(kinds[0]) == (1.0, 1.0)
-    assert durations.of(kinds[1]) == ()
-    assert durations.of(kinds[2]) == (1.0,)
-    assert durations.of(TaskKind(TaskSize.XL)) == (1.0,)
+def test_the_most_specific_limit_counts() -> None:
+    """The task's own time-out comes before that of its size, then that of the agent, of all tasks, of all turns, and
+    the default."""
+    given = {"default_s": 600.0, "turn_s": 500.0}
+    assert chosen({"timeout_s": 5.0}, AGENT, **given) == AttemptLimit(TimeLimit(5.0), 5.0, "timeout_s of the task")
+    sized = chosen({"scope": "large"}, AGENT, **given)
+    assert sized == AttemptLimit(TimeLimit(3600.0, 5400.0), 3600.0, "its size, large")
+    assert sized.longest_s == 5400.0
+    assert chosen({}, AGENT, **given) == AttemptLimit(TimeLimit(700.0), 700.0, "timeout_s of the agent")
+    all_tasks = AttemptLimit(TimeLimit(600.0), 600.0, "task_lifecycle.default_timeout")
+    assert chosen({}, AgentConfig(known="claude"), **given) == all_tasks
+    assert chosen({}, turn_s=500.0) == AttemptLimit(TimeLimit(), 500.0, "limits.turn_timeout_s")
+    assert chosen({}).why == "the default of an agent"
+    assert chosen({}, is_command=True).seconds == 300.0
+
+
+def test_a_learned_limit_says_what_taught_it() -> None:
+    """The reason of a learned limit names the attempts, and the time that most of them needed at most."""
+    taught = chosen({"scope": "large"}, AGENT, Durations((1200.0,) * 9, "of this task"))
+    assert taught.limit == TimeLimit(1800.0, 5400.0)
+    assert taught.why == "95 % of 9 completed attempts of this task took up to 1200 s"

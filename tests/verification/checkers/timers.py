@@ -149,7 +149,7 @@ class TimerChecker:
                     self._check_allowed(record.entity_id, due_at, record.monotonic_s)
                     self._void_deadline(record.entity_id)
                 self._set(_Timer(due_s, set_s, record.seq, record.entity_id, name, effect.lasting, due_at))
-        if record.to_status in ("FAILED", "COMPLETING"):  # a turn's deadline means nothing any more
+        if record.to_status in ("FAILED", "VERIFYING"):  # the deadline of a turn is that of its agent's work
             self._timers.pop(record.entity_id, None)
 
     # ------------------------------------------------------------------ the time of a turn that was lost

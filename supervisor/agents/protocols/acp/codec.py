@@ -52,6 +52,7 @@ from supervisor.agents.protocols.json_rpc import (
     read,
 )
 from supervisor.lifecycles.types import ModelProblem
+from supervisor.policies.context_window import ContextUse
 from supervisor.ports import (
     THIS_CONVERSATION,
     AgentOptions,
@@ -180,7 +181,7 @@ class AcpUsageMeter:
     Cost is reported as a total of the conversation. Tokens are reported either in the response to a prompt (still a
     draft of the protocol) or in ``_meta.usage`` of an update, with the scope that the agent's quirks name: by default
     as a total of the turn, which is turned into the difference to the total before, and adds nothing if it is smaller.
-    ``used`` and ``size`` of an update describe the context and count for no budget.
+    ``used`` and ``size`` of an update say how full the context is, and count for no budget.
     """
 
     def __init__(self, scope: UsageScope) -> None:
@@ -195,13 +196,15 @@ class AcpUsageMeter:
         """Return the usage that a ``usage_update`` reports: the cost and the tokens separately, since their scopes
         differ."""
         said: dict[str, Any] = {"used": update.used, "size": update.size}
+        context = ContextUse(update.used, update.size)
         tokens = self._tokens(update.turn_used)
         if (cost := update.cost) is None:
-            return [msgspec.structs.replace(one, used={**said, **one.used}) for one in tokens] or [Usage(said)]
+            with_context = [msgspec.structs.replace(one, used={**said, **one.used}, context=context) for one in tokens]
+            return with_context or [Usage(said, context=context)]
         said["cost"] = {"amount": cost.amount, "currency": cost.currency}
         if cost.currency != "USD" or not 0 <= cost.amount <= COST_MAX:
-            return [Usage(said), *tokens]
-        return [Usage(said, cost_usd=cost.amount, total_of=THIS_CONVERSATION), *tokens]
+            return [Usage(said, context=context), *tokens]
+        return [Usage(said, cost_usd=cost.amount, total_of=THIS_CONVERSATION, context=context), *tokens]
 
     def at_end(self, answer: messages.PromptResponse) -> list[Usage]:
         """Return the usage that the response to a prompt adds to the earlier updates of the turn."""
@@ -261,6 +264,10 @@ class AcpCodec(Conversation):
         self._calls = ToolCallTable()
         self._meter = AcpUsageMeter(usage_scope)
         self._compacting: dict[str, None] = {}
+        self._compacts = ""
+        """Prompt that makes the agent compact its context; ``""`` if it has no such command."""
+        self._is_compacting = False
+        """True while the agent carries out that prompt."""
         self._terminals = AcpTerminals(self._calls)
         self._permissions = AcpPermissionRequests(self._calls)
         self._children: dict[str, RpcId] = {}
@@ -276,6 +283,36 @@ class AcpCodec(Conversation):
     def prompt(self, text: str) -> list[Out]:
         if self._over:
             return []
+        self._begin_turn(text)
+        return [self._send_prompt(text)]
+
+    def compact_and_prompt(self, text: str) -> list[Out] | None:
+        if self._over or not self._compacts:
+            return None
+        self._begin_turn(text)
+        self._is_compacting, self._prompts = True, 1
+
+        def answered(answer: Raw | RpcError) -> list[Out]:
+            self._is_compacting = False
+            response = (
+                read(answer, messages.PromptResponse, "the answer to session/prompt")
+                if isinstance(answer, Raw)
+                else None
+            )
+            used = self._meter.at_end(response) if response is not None else []
+            self._meter.begin()
+            # An agent that could not compact may still have room for the prompt, or compact by itself.
+            is_compacted = response is not None and _STOPS.get(response.stop_reason) == "end_turn"
+            over = Compaction(False, failed=not is_compacted, goes_on=True)
+            if self._cancelling:
+                return [over, *used, *self._prompt_ended(TurnEnded("cancelled"))]
+            self._prompts = 0
+            return [over, *used, self._send_prompt(text)]
+
+        params = {"sessionId": self._session, "prompt": [{"type": "text", "text": self._compacts}]}
+        return [Compaction(True), self._ask("session/prompt", params, answered)]
+
+    def _begin_turn(self, text: str) -> None:
         if self._session is None or self._prompts:
             raise RuntimeError(f"acp: prompt {'during a turn' if self._prompts else 'before the session is open'}")
         self._cancelling, self._ended = False, None
@@ -285,14 +322,13 @@ class AcpCodec(Conversation):
         self._calls.begin_turn()
         self._meter.begin()
         self._compacting.clear()
-        return [self._send_prompt(text)]
 
     def steer(self, text: str) -> list[Out] | None:
         """Send *text* within the turn, either by the agent's steering extension or as a queued prompt; a queued prompt
         extends the turn until this prompt is answered too. Return ``None`` if the agent supports neither way, or if no
         turn can receive the text now."""
         takes = not self._cancelling and 0 < self._prompts <= _QUEUED_MAX
-        if self._over or not takes or not self._opening.agent.takes_up:
+        if self._over or not takes or self._is_compacting or not self._opening.agent.takes_up:
             return None
         if not self._opening.agent.steers:
             return [self._send_prompt(text)]
@@ -486,9 +522,11 @@ class AcpCodec(Conversation):
         if update.session_id == self._opening.loading:
             return []
         if name not in _UPDATES:
-            return []  # commands, titles, settings: no decision of the supervisor needs them
+            return []  # titles, settings: no decision of the supervisor needs them
         kind, handle = _UPDATES[name]
         outs = handle(self, read(update.update, kind, name))
+        if self._is_compacting:  # what it says meanwhile is no answer to the prompt
+            return [Text("log", one.text) if isinstance(one, Text) else one for one in outs]
         self._has_activity = self._has_activity or any(isinstance(one, Text | ToolOpened | Compaction) for one in outs)
         self._has_answer = self._has_answer or any(
             isinstance(one, ToolOpened) or (isinstance(one, Text) and one.kind == "message") for one in outs
@@ -514,6 +552,10 @@ class AcpCodec(Conversation):
         if update.status in _COMPACTION_ENDS and running:
             del self._compacting[update.compaction_id]
             return [Compaction(False, failed=_COMPACTION_ENDS[update.status])]
+        return []
+
+    def _commands(self, commands: messages.CommandsUpdate) -> list[Out]:
+        self._compacts = commands.compacts
         return []
 
     def _planned(self, plan: messages.PlanUpdate) -> list[Out]:
@@ -578,6 +620,7 @@ _UPDATES: Final[Mapping[str, tuple[type[JsonRpcMessage], Callable[[AcpCodec, Any
     "usage_update": (messages.UsageUpdate, lambda codec, update: [*codec._meter.update(update)]),
     "session_info_update": (messages.InfoUpdate, lambda _, update: [update.model_error] if update.model_error else []),
     "compaction_update": (messages.CompactionUpdate, AcpCodec._compaction),
+    "available_commands_update": (messages.CommandsUpdate, AcpCodec._commands),
     "plan": (messages.PlanUpdate, AcpCodec._planned),
     "current_mode_update": (messages.ModeUpdate, AcpCodec._mode_changed),
 }

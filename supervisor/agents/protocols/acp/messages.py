@@ -182,6 +182,24 @@ class UsageUpdate(JsonRpcMessage):
         return turn_usage_of(_inner(self.meta))
 
 
+class CommandsUpdate(JsonRpcMessage):
+    """Update with the commands that a prompt may begin with. Only their names are read, so that no other field can be
+    wrong."""
+
+    available_commands: Any = None
+
+    @property
+    def compacts(self) -> str:
+        """Prompt that makes the agent compact its context; ``""`` if it has no such command."""
+        listed = self.available_commands if isinstance(self.available_commands, list) else []
+        names = [one.get("name") for one in listed if isinstance(one, dict)]
+        return next((f"/{name}" for name in _COMPACTING if name in names), "")
+
+
+_COMPACTING: Final = ("compact", "compress")
+"""Names of the command by which agents compact their context."""
+
+
 def _filled(raw: Raw | UnsetType) -> bytes:
     """Return *raw* as bytes; ``b""`` for an empty value."""
     data = bytes(raw) if isinstance(raw, Raw) else b""

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from supervisor.agents.protocols.codex.messages import Tokens, TokenUsageUpdated
 from supervisor.lifecycles.types import ModelProblem
+from supervisor.policies.context_window import ContextUse
 from supervisor.policies.error_classification import problem_of_status
 from supervisor.ports import Usage
 
@@ -96,8 +97,15 @@ class CodexUsageMeter:
                 cached_tokens=total.cached_input_tokens,
                 requests=1 if in_turn or before is not None else 0,
                 total_of=thread,
+                context=_context(notification),
             )
         ]
+
+
+def _context(notification: TokenUsageUpdated) -> ContextUse | None:
+    usage = notification.token_usage
+    window = usage.model_context_window
+    return None if window is None else ContextUse(usage.last.total_tokens, window)
 
 
 def _summary(notification: TokenUsageUpdated) -> dict[str, int]:

@@ -165,6 +165,7 @@ async def test_over_tcp_a_token_decides(tmp_path: Path) -> None:
     async with over_tcp(tmp_path / "sd", "operate") as (sup, client):
         for path in ("/livez", "/readyz", "/openapi.json", "/docs"):
             assert (await client.get(path, headers={"Authorization": ""})).status_code == 200
+        error(await client.get("/metrics", headers={"Authorization": ""}), 401, "unauthenticated")
         for given in ("", "Bearer wrong", "Basic abc", "Bearer"):
             refused = await client.get(f"{V1}/tree", headers={"Authorization": given})
             assert error(refused, 401, "unauthenticated")["field"] == "Authorization"

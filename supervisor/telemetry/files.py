@@ -1,0 +1,137 @@
+"""Files of telemetry: a line of JSON in ``metrics/`` and one in ``traces/`` for each session, task and abort that ends.
+
+The files are an export for programs that read files; the journal and its archives are the one history, and nothing
+reads these files back. ``docs/how-to/telemetry.md`` has the fields.
+
+Lines wait in memory for a thread, since neither an abort nor a record may wait for a disk; at most ``WAITING_MAX`` of
+them. A line that finds no room, or that cannot be written, is lost; that is logged once, until lines are written again.
+A file that a line would make larger than ``FILE_BYTES_MAX`` is renamed first: ``metrics.jsonl`` to ``metrics.1.jsonl``,
+and so on; ``FILES_MAX`` files are kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from supervisor.ports.logs import get_logger
+from supervisor.ports.secure_files import PRIVATE_FILE, make_private
+from supervisor.telemetry.activities import Activity, ActivityKind
+
+FILE_BYTES_MAX: Final = 16 * 1024 * 1024
+FILES_MAX: Final = 5
+WAITING_MAX: Final = 10_000
+VERSION: Final = 1
+"""Version of the fields, in each line."""
+
+_LISTED: Final = {
+    ActivityKind.SESSION: "turns",
+    ActivityKind.TASK: "states",
+    ActivityKind.ABORT: "ends",
+}
+"""Kinds of activities that have a line, and the name of the list in the line of ``traces/``."""
+_log = get_logger()
+_encode = msgspec.json.Encoder().encode
+
+
+def metrics_line(one: Activity) -> dict[str, Any]:
+    """Return the line of ``metrics/``: figures only."""
+    line = _head(one) | {"took_s": round(one.took_s, 6)}
+    match one.kind:
+        case ActivityKind.SESSION:
+            return line | {
+                "turns": one.turns,
+                "tool_calls": one.calls,
+                "used": one.used.as_record,
+                "stage": one.stage,
+                "survivors": one.survivors,
+            }
+        case ActivityKind.TASK:
+            return line | {"claims": one.turns}
+        case _:
+            return line | {"scope": one.name, "stage": one.stage, "survivors": one.survivors}
+
+
+def traces_line(one: Activity, trace_id: str) -> dict[str, Any]:
+    """Return the line of ``traces/``: what was done, and when."""
+    line = _head(one) | {"began_at": one.began_at, "above": one.above or None, "trace_id": trace_id or None}
+    if one.kind is ActivityKind.ABORT:
+        line |= {"scope": one.name, "target": one.target, "reason": one.reason}
+    elif one.abort_id:
+        line |= {"abort": one.abort_id}
+    if one.is_found:
+        line |= {"continued": True}
+    return line | {_LISTED[one.kind]: one.parts, "left_out": one.parts_left_out}
+
+
+def _head(one: Activity) -> dict[str, Any]:
+    return {
+        "v": VERSION,
+        "kind": one.kind.value,
+        "id": one.id,
+        "agent": one.agent or None,
+        "plan": one.plan or None,
+        "outcome": one.outcome,
+        "error": one.error or None,
+        "ended_at": one.ended_at,
+    }
+
+
+class TelemetryFiles:
+    """The files of one supervisor, in two folders of its state directory. ``write`` is called in a thread."""
+
+    def __init__(self, metrics: Path, traces: Path) -> None:
+        self._metrics, self._traces = metrics / "metrics.jsonl", traces / "traces.jsonl"
+        self._waiting: deque[tuple[Path, bytes]] = deque()
+        self._lost = 0
+        self._is_failing = False
+
+    def add(self, one: Activity, trace_id: str = "") -> None:
+        """Add the lines of an activity that has ended; they are written later."""
+        if one.kind not in _LISTED:
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            self._lost += 2
+            return
+        self._waiting.append((self._metrics, _encode(metrics_line(one)) + b"\n"))
+        self._waiting.append((self._traces, _encode(traces_line(one, trace_id)) + b"\n"))
+
+    def write(self) -> None:
+        """Write the lines that wait."""
+        found: dict[Path, list[bytes]] = {}
+        while self._waiting:
+            path, line = self._waiting.popleft()
+            found.setdefault(path, []).append(line)
+        problem = ""
+        for path, lines in found.items():
+            try:
+                _append(path, b"".join(lines))
+            except OSError as error:
+                self._lost, problem = self._lost + len(lines), str(error)
+        if problem and not self._is_failing:
+            _log.warning("a telemetry file cannot be written: its lines are left out", why=problem)
+        elif found and self._is_failing and not problem:
+            _log.warning("the telemetry files can be written again", lost_lines=self._lost)
+            self._lost = 0
+        self._is_failing = bool(problem) if found else self._is_failing
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append *data* to the file, which is made if it does not exist, and renamed first if it is too large."""
+    make_private(path.parent)
+    if path.exists() and path.stat().st_size + len(data) > FILE_BYTES_MAX:
+        _rotate(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    with open(os.open(path, flags, PRIVATE_FILE), "wb") as file:
+        file.write(data)
+
+
+def _rotate(path: Path) -> None:
+    for number in range(FILES_MAX - 1, 0, -1):
+        older = path.with_name(f"{path.stem}.{number - 1}.jsonl") if number > 1 else path
+        if older.exists():
+            older.replace(path.with_name(f"{path.stem}.{number}.jsonl"))
