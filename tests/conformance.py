@@ -25,6 +25,7 @@ PAGES: Final = {
     "002": "002-task-run.md",
     "003": "003-session.md",
     "004": "004-workstream-job-worker.md",
+    "005": "005-trigger.md",
     "rule": "rules.md",
 }
 """The page of each document that has statements, in the order of the table."""
@@ -67,7 +68,7 @@ def read_statements(text: str) -> list[Statement]:
 
 
 def _statement(statement_id: str, entry: dict[str, Any]) -> Statement:
-    if not re.fullmatch(r"(spec|00[0-4])-[1-9]\d*|rule [1-9]\d*a?(\.[1-9]\d*)?", statement_id):
+    if not re.fullmatch(r"(spec|00[0-5])-[1-9]\d*|rule [1-9]\d*a?(\.[1-9]\d*)?", statement_id):
         raise ValueError(
             f"{statement_id!r} is no id of a statement; use, for example, 000-12, spec-3, rule 47 or rule 47.2"
         )

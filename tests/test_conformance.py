@@ -94,7 +94,7 @@ def test_every_decision_names_its_place() -> None:
     ("text", "words"),
     [
         ('[spec]\nsays = "x"', "'spec' is no id of a statement"),
-        ('["005-1"]\nsays = "x"', "'005-1' is no id of a statement"),
+        ('["006-1"]\nsays = "x"', "'006-1' is no id of a statement"),
         ('["rule 3-1"]\nsays = "x"', "'rule 3-1' is no id of a statement"),
         ('["000-1"]\nsays = "x"\nsection = "y"', "000-1: has says, section; give"),
         ('["000-1"]\nsays = "x"\nsection = "y"\nshown_by = []', "000-1: has says, section, shown_by; give"),

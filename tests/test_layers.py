@@ -35,7 +35,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     ("supervisor.host",),
     ("supervisor.telemetry",),
     ("supervisor.work", "supervisor.control"),
-    ("supervisor.embedding",),
+    ("supervisor.embedding", "supervisor.triggers"),
     ("supervisor.daemon",),
     ("supervisor.cli",),
     ("supervisor.simulation",),
@@ -72,6 +72,9 @@ PURE_MODULES = frozenset(
         "supervisor.telemetry.figures",
         "supervisor.telemetry.metric_table",
         "supervisor.telemetry.span_table",
+        "supervisor.triggers.event_values",
+        "supervisor.triggers.schedule",
+        "supervisor.triggers.signatures",
         "supervisor.work.backlog",
         "supervisor.work.leases",
         "supervisor.work.owned_paths",
@@ -109,6 +112,7 @@ RUNTIME = frozenset({"supervisor.runtime.entity", "supervisor.runtime.entity_reg
 """Modules of the entities, where tables are stepped."""
 USERS_OF_APPLY = frozenset(
     {
+        "supervisor.triggers.service",
         "supervisor.work.end_of_work",
         "supervisor.work.task_entity",
         "supervisor.work.workers",

@@ -137,6 +137,7 @@ _COMMANDS: Final = (
     ("submit", "submit:submit_command", "Give a plan to the daemon, and print the id of its run."),
     ("task", "tasks:task", "Add, requeue, unclaim, cancel, block or split tasks."),
     ("tree", "query:tree_command", "Show the sessions as a tree, with their open tool calls."),
+    ("triggers", "triggers:triggers_group", "List and try triggers, and show what they have started."),
     ("ui", "ui:ui_command", "Open the page: see the sessions live, and steer them."),
     ("validate", "validate:validate", "Check a transition log, or a journal."),
     ("wait", "wait:wait_command", "Wait until a task, a session or the run has ended."),

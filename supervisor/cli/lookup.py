@@ -21,6 +21,7 @@ from supervisor.diagnostics.tree_view import STAYING, tool_calls
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.run_ids import GivenId, ambiguous_task, id_of_task, is_run_id, name_of_task, read_id
+from supervisor.lifecycles.trigger import TRIGGER_PREFIX
 from supervisor.lifecycles.types import InvalidArgument, Kind
 from supervisor.ports import EntityRow, JournalError, Reader
 
@@ -206,7 +207,7 @@ def newest_of_name(reader: Reader, name: str, *, running: bool) -> str:
         is_known = reader.entity(name) is not None or reader.archived_records()  # else it is said what is wrong with it
         task = None if is_known else task_given(rows, name, running=running)
         return task.id if task is not None else name
-    if ":" in name or is_run_id(name):
+    if ":" in name or is_run_id(name) or name.startswith(TRIGGER_PREFIX):
         return name
     task = task_given(rows, name, running=running)
     if task is None:

@@ -1,8 +1,8 @@
 """Configuration of a daemon: agents that every plan may use, settings, limits, and the HTTP API.
 
 The file is YAML, with the settings that a plan has at its top level; ``agents``, which submitted plans may name without
-defining them; ``backlog``; and ``http``. Whatever is wrong is reported as in a plan, with line, field, value and fix.
-The file is read again at a reload: what cannot change while the daemon runs is refused then.
+defining them; ``backlog``; ``triggers``; and ``http``. Whatever is wrong is reported as in a plan, with line, field,
+value and fix. The file is read again at a reload: what cannot change while the daemon runs is refused then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from supervisor.plans.loading import read_document
 from supervisor.plans.settings import Settings
 from supervisor.plans.source import BadPlan
 
-_FIXED: Final = ("workspace", "merge_into", "plugins", "pid_namespaces", "telemetry", "http", "backlog")
+_FIXED: Final = ("workspace", "merge_into", "plugins", "pid_namespaces", "telemetry", "http", "backlog", "triggers")
 """Keys that take effect when the daemon starts."""
 
 
@@ -55,10 +55,14 @@ class HttpConfig(Model):
 
 
 class DaemonConfig(Settings):
-    """Configuration of a daemon: settings, agents, the backlog and the HTTP API."""
+    """Configuration of a daemon: settings, agents, the backlog, triggers and the HTTP API."""
 
     agents: Mapping[Name, AgentConfig] = Field(
         default={}, description="Agents by name, which submitted plans may use without defining them."
+    )
+    triggers: Flag = Field(
+        default=False,
+        description="Whether config/triggers.yaml of the state directory is read: triggers that start plans.",
     )
     backlog: Flag = Field(
         default=False,

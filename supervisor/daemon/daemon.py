@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.to_thread
@@ -36,7 +36,7 @@ from supervisor.host.factories import profile_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.types import Kind
 from supervisor.plans import Plan, Settings
-from supervisor.plans.daemon_control import PlanRequest, SubmittedPlan
+from supervisor.plans.daemon_control import Hooks, PlanRequest, SubmittedPlan
 from supervisor.plans.recorded import plain_plan, recalled_plan
 from supervisor.plans.source import BadPlan
 from supervisor.plugins.reading import load_plan
@@ -49,6 +49,9 @@ from supervisor.sessions.setup import Setup
 from supervisor.work.plan_handle import PlanHandle, Submissions
 from supervisor.work.plan_runner import Submission
 from supervisor.work.reporting import SUBMITTED, read_plan
+
+if TYPE_CHECKING:
+    from supervisor.triggers.service import TriggerService  # its libraries are an extra
 
 _SHARED: Final = (
     "max_sessions_total", "drain_s", "retention", "recovery", "notify", "plugins", "pid_namespaces", "access",
@@ -83,6 +86,8 @@ class Daemon:
         """Runs of which something is kept for their continuation."""
         self._begun = anyio.Event()
         """Set when the runs that were left go on: requests wait for that."""
+        self.triggers: TriggerService | None = None
+        """The triggers, which are set before the daemon begins; ``None`` if it has none."""
         self.ending = anyio.Event()
         """Set when a drain has begun."""
         self.ending_now = anyio.Event()
@@ -93,6 +98,8 @@ class Daemon:
         """Find the runs that an earlier supervisor left, and configure their agents, before their sessions are taken
         over. From now on *core* has a daemon, whose requests wait for :meth:`begin`."""
         self._core, core.daemon = core, self
+        if self.triggers is not None:
+            self.triggers.restore(core, rows)
         for row in rows:
             if row.kind != Kind.WORKSTREAM or row.ended:
                 continue
@@ -120,6 +127,13 @@ class Daemon:
                 _log.error("a run that was interrupted is not continued", run=run, why=str(error), fix=advice)
         self._left = {}
         self._begun.set()
+        if self.triggers is not None:
+            await self.triggers.begin(group)
+
+    @property
+    def hooks(self) -> Hooks | None:
+        """Implement ``DaemonControl.hooks``."""
+        return self.triggers
 
     async def _go_on(self, run: str, stored: StoredPlan | None) -> None:
         is_recorded = stored is None
@@ -149,7 +163,7 @@ class Daemon:
         self._core.registry.check_disk("a plan")
         is_recorded = not request.text
         if request.text:
-            plan = await anyio.to_thread.run_sync(self._read, request)
+            plan = await anyio.to_thread.run_sync(self.read_request, request)
             stored = _stored(plan, request)
         else:
             assert request.resume is not None, "the request has been checked"
@@ -158,7 +172,7 @@ class Daemon:
         handle = await self._begin(plan, stored, request.key, request.resume, is_recorded=is_recorded)
         return SubmittedPlan(run=handle.run_id, notes=tuple(_notes(plan, self._config)))
 
-    def _read(self, request: PlanRequest) -> Plan:
+    def read_request(self, request: PlanRequest) -> Plan:
         """Read the plan of a request, as its submitter would.
 
         Raises:
@@ -310,6 +324,12 @@ class Daemon:
         """Return the id of the run that was submitted with *key*, also to an earlier daemon; ``""`` if none."""
         return self._core.part(Submissions).run_of(key)
 
+    async def wait_ended(self, run: str) -> None:
+        """Wait until a run has ended, with its last steps; a run that is not continued here counts as ended."""
+        handle = next((one for one in self._core.part(Submissions).running if one.run_id == run), None)
+        if handle is not None:
+            await handle.ended.wait()
+
     async def has_ended(self, run: str) -> bool:
         """Return whether a run has ended, so that no daemon goes on with it."""
         if run in self.open_runs:
@@ -340,12 +360,13 @@ class Daemon:
         """Implement ``DaemonControl.reload``."""
         await self._begun.wait()
         path, read_tokens = self._config_path, self._core.read_tokens_again
-        if path is None and read_tokens is None:
+        if path is None and read_tokens is None and self.triggers is None:
             raise Refused("the daemon was started without a configuration file, so there is nothing to read again")
         config = self._config
         if path is not None:
             config = await anyio.to_thread.run_sync(load_config, path)
             config.check_reload(path, self._config)
+        definitions = await anyio.to_thread.run_sync(self.triggers.load) if self.triggers is not None else None
         try:
             if read_tokens is not None:
                 await anyio.to_thread.run_sync(read_tokens)
@@ -358,6 +379,8 @@ class Daemon:
         parts = [f"agents {', '.join(new)} are new or changed"] if new else []
         parts += [f"agents {', '.join(gone)} are gone"] if gone else []
         parts += ["settings are changed"] if config.settings != had.settings else []
+        if self.triggers is not None and definitions is not None and (changes := await self.triggers.use(definitions)):
+            parts.append(changes)
         _log.info("the configuration was read again", by=by)
         return "; ".join(parts) or "nothing has changed"
 

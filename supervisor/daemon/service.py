@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import anyio
 
@@ -29,6 +29,9 @@ from supervisor.plans.source import BadPlan
 from supervisor.ports.systemd import Notifier
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.shutdown import LAST_RECORDS_S
+
+if TYPE_CHECKING:
+    from supervisor.triggers.service import TriggerService
 
 CLOSE_S: Final = 30.0
 """Seconds for the last replies, the last records and the end of the process on a busy machine."""
@@ -53,6 +56,10 @@ async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], N
             (``open_supervisor``).
     """
     daemon = Daemon(options.config_path, options.config, options.workdir, SubmissionStore(state.submissions))
+    if options.config.triggers:
+        daemon.triggers = open_triggers(state, options.workdir, daemon)
+    elif state.triggers.exists():
+        say(f"{state.triggers} is not read: the daemon's configuration does not say triggers: true")
     systemd = Notifier()
     with anyio.open_signal_receiver(*_signals()) as signals:
         async with (
@@ -78,6 +85,23 @@ async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], N
             await sup.stopping.wait()  # the journal is lost, or a service has failed for good
             group.cancel_scope.cancel()
     raise AssertionError("the end of the block raises what has failed")
+
+
+def open_triggers(state: StateDir, workdir: Path, daemon: Daemon) -> TriggerService:
+    """Return the triggers of a daemon.
+
+    Raises:
+        ValueError: their file has an error, or their libraries are not installed.
+    """
+    try:
+        from supervisor.triggers.service import TriggerService
+    except ModuleNotFoundError as error:
+        fix = "pip install 'supervisor-runtime[triggers]'"
+        raise ValueError(f"triggers: the library {error.name} is not installed; {fix}") from None
+    try:
+        return TriggerService(state.triggers, workdir, state.root, daemon)
+    except BadPlan as error:
+        raise ValueError(str(error)) from None
 
 
 async def _handle_signals(signals: object, daemon: Daemon, systemd: Notifier, say: Callable[[str], None]) -> None:

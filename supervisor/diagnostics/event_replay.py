@@ -30,6 +30,7 @@ from supervisor.lifecycles.job import JobData
 from supervisor.lifecycles.session import SessionData
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.task_run import TaskRunData
+from supervisor.lifecycles.trigger import TriggerData
 from supervisor.lifecycles.turn import TurnData
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.lifecycles.worker import WorkerData
@@ -44,6 +45,7 @@ _DATA: Final[Mapping[str, type[msgspec.Struct]]] = {
     Kind.JOB: JobData,
     Kind.WORKSTREAM: WorkstreamData,
     Kind.WORKER: WorkerData,
+    Kind.TRIGGER: TriggerData,
 }
 
 _convert = msgspec.convert

@@ -191,6 +191,11 @@ class Notes:
                 verdict = data.get("verdict") or {}
                 waiting = () if row.ended else waiting_permissions(data)
                 parts = [*(self.permission(row, one) for one in waiting), verdict.get("error")]
+            case Kind.TRIGGER:
+                runs = " and ".join(str(one["run"]) for one in data.get("running") or ())
+                queued = len(data.get("queue") or ())
+                going_on = "" if row.ended or not runs else f"{runs} {'go' if ' ' in runs else 'goes'} on"
+                parts = [data.get("source"), going_on, f"{queued} waiting" if queued and not row.ended else ""]
             case _:
                 parts = [self.task_status.note(row)]
         return ", ".join(str(part) for part in parts if part)

@@ -109,6 +109,8 @@ class StateDir:
         self.checkpoints = root / "checkpoints"
         self.submissions = root / "submissions"
         self.backlog = root / "backlog"
+        self.config = root / "config"
+        self.triggers = self.config / "triggers.yaml"
         self.possession = Possession()
         """Check that the files of the lock's holder are still in place."""
         self._made: tuple[Path, ...] = ()
@@ -315,7 +317,10 @@ def _check_ours(state: StateDir) -> None:
     try:
         why = why_untrusted(
             state.root,
-            (*inside, state.submissions, state.backlog, state.http_socket, state.fork_server_file, state.tag_file),
+            (
+                *(*inside, state.submissions, state.backlog, state.config, state.triggers),
+                *(state.http_socket, state.fork_server_file, state.tag_file),
+            ),
         )
     except OSError as error:
         raise _unusable(state.root, error) from error

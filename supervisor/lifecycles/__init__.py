@@ -1,4 +1,4 @@
-"""The eight lifecycles of the supervisor, one table each.
+"""The nine lifecycles of the supervisor, one table each.
 
 ``MACHINES`` is the only list of them: the reference page, the validator, the journal's replay and the tests read it.
 A lifecycle that is not in it does not exist. ``task_cascade`` has the events of task, run and job that follow from one.
@@ -16,6 +16,7 @@ from supervisor.lifecycles.job import JOB
 from supervisor.lifecycles.session import SESSION
 from supervisor.lifecycles.task import TASK
 from supervisor.lifecycles.task_run import RUN
+from supervisor.lifecycles.trigger import TRIGGER
 from supervisor.lifecycles.turn import TURN
 from supervisor.lifecycles.worker import WORKER
 from supervisor.lifecycles.workstream import WORKSTREAM
@@ -23,6 +24,6 @@ from supervisor.lifecycles.workstream import WORKSTREAM
 __all__ = ["MACHINES"]
 
 MACHINES: Final[Mapping[str, Machine[Any, Any]]] = MappingProxyType(
-    {one.name: one for one in (TASK, AGENT, TURN, SESSION, RUN, JOB, WORKSTREAM, WORKER)}
+    {one.name: one for one in (TASK, AGENT, TURN, SESSION, RUN, JOB, WORKSTREAM, WORKER, TRIGGER)}
 )
 """State machines of all kinds of entities by name, in the order in which pages show them."""

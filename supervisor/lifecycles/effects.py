@@ -177,6 +177,13 @@ class CancelTool(SupervisorEffect, frozen=True, kw_only=True, tag="CancelTool"):
     reason: str
 
 
+class SubmitPlan(SupervisorEffect, frozen=True, kw_only=True, tag="SubmitPlan"):
+    """Effect: submit the plan of a trigger for the accepted *delivery*; ``RunStarted`` or ``StartFailed`` follows. A
+    delivery is submitted once: its id is the key of its run."""
+
+    delivery: str
+
+
 class FinalizeEntity(SupervisorEffect, frozen=True, kw_only=True, tag="Bury"):
     """Effect: remove the entity's actor from memory, since the entity has ended and the journal has its records."""
 
@@ -203,6 +210,7 @@ EFFECTS: Final[Mapping[str, type[SupervisorEffect]]] = {
         StartTimer,
         SteerAgent,
         StorePrompt,
+        SubmitPlan,
         SendEvent,
         SendEventNow,
         Verify,

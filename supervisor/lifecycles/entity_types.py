@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from actors.machine import Event, Machine
-from supervisor.lifecycles import agent, job, line_fields, session, task_run, turn, worker, workstream
+from supervisor.lifecycles import agent, job, line_fields, session, task_run, trigger, turn, worker, workstream
 from supervisor.lifecycles.agent import AGENT
 from supervisor.lifecycles.events import AgentExited, FatalError, TaskFailed
 from supervisor.lifecycles.session import SESSION
@@ -68,6 +68,9 @@ WORKER_KIND = Lifecycle(
     ends_at_terminal=True,
     line_fields=line_fields.no_fields,
 )
+TRIGGER_KIND = Lifecycle(
+    Kind.TRIGGER, trigger.TRIGGER, _never, None, ends_at_terminal=True, line_fields=line_fields.no_fields
+)
 
 LIFECYCLES: Final[Mapping[str, Lifecycle]] = MappingProxyType(
     {
@@ -81,6 +84,7 @@ LIFECYCLES: Final[Mapping[str, Lifecycle]] = MappingProxyType(
             JOB_KIND,
             WORKSTREAM_KIND,
             WORKER_KIND,
+            TRIGGER_KIND,
         )
     }
 )

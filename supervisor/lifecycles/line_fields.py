@@ -59,5 +59,5 @@ def task_fields(data: TaskData, state: object, first: bool) -> Fields:
 
 
 def no_fields(data: object, state: object, first: bool) -> Fields:
-    """Return no field: the events of a worker and of a workstream carry what their records need."""
+    """Return no field: the events of a worker, a workstream and a trigger carry what their records need."""
     return {}

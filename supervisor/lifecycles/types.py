@@ -29,6 +29,7 @@ class Kind(StrEnum):
     JOB = "job"
     WORKSTREAM = "workstream"
     WORKER = "worker"
+    TRIGGER = "trigger"
 
 
 class AbortScope(StrEnum):

@@ -7,7 +7,7 @@ supervisor that was opened by a host, or by ``supervisor run``, has none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -45,8 +45,44 @@ class SubmittedPlan(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class HookLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the requests to a webhook, which hold before its signature is checked."""
+
+    bytes_max: int
+    requests_per_minute: int
+
+
+class HookReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Reply to a request to a webhook: the HTTP status, and the body."""
+
+    status: int
+    body: Mapping[str, Any]
+
+
+class Hooks(Protocol):
+    """Webhooks of a daemon, by the names of their triggers."""
+
+    def limits(self, name: str) -> HookLimits | None:
+        """Return the limits of a webhook; ``None`` if there is none of that name."""
+        ...
+
+    async def deliver(self, name: str, headers: Mapping[str, str], body: bytes) -> HookReply:
+        """Take a request to a webhook; *headers* have names in lower case. The decision is on the disk when this
+        returns."""
+        ...
+
+    def note_refused(self, name: str, reason: str) -> None:
+        """Record that a request was refused unread."""
+        ...
+
+
 class DaemonControl(Protocol):
     """Control of a daemon."""
+
+    @property
+    def hooks(self) -> Hooks | None:
+        """Webhooks; ``None`` if the daemon has no triggers."""
+        ...
 
     async def submit(self, request: PlanRequest) -> SubmittedPlan:
         """Begin a run, and return when the run is on the disk.

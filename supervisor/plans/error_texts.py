@@ -80,10 +80,26 @@ _WANTED: Final = {
     "wake": "a number of snapshots, for example 3",
     "stop": "a number of snapshots, for example 5",
     "kill": "a number of snapshots, for example 7",
+    "triggers": "a mapping of names to triggers, for example {hourly: {schedule: {every_s: 3600}, plan: p.yaml}}",
+    "schedule": "a mapping, for example {cron: '0 3 * * *', timezone: Europe/Berlin}",
+    "webhook": "a mapping, for example {provider: github, secret: {env: HOOK_SECRET}}",
+    "provider": "one of github, gitlab, slack, discord, generic",
+    "secret": "a mapping, for example {env: HOOK_SECRET}, or {file: secrets/hook}",
+    "events": "a list of names of events, for example [push]",
+    "watch": "a mapping, for example {folder: inbox, match: ['*.md']}",
+    "folder": "the path of a directory, for example inbox",
+    "match": "a list of patterns, for example ['*.md']",
+    "task": "a task, for example {id: fix, agent: helper, prompt: Fix it}",
+    "values": "a mapping of names to paths in the event, for example {title: issue.title}",
+    "only": "a mapping of paths to lists of values, for example {ref: [refs/heads/main]}",
 }
 
 
-_NAMED: Final = {"agents": "an agent, for example {adapter: scripted}", "workers": "a worker, for example {slots: 2}"}
+_NAMED: Final = {
+    "agents": "an agent, for example {adapter: scripted}",
+    "workers": "a worker, for example {slots: 2}",
+    "triggers": "a trigger, for example {schedule: {every_s: 3600}, plan: plan.yaml}",
+}
 _SECONDS: Final = (
     "default_timeout",
     "validation_timeout",

@@ -230,7 +230,7 @@ def _long_prompts(plan: Plan) -> Iterator[Problem]:
     accept as one."""
     for one in every_task(plan.tasks):
         for name in dict.fromkeys((one.task.agent, *one.task.fallback_agents)):
-            words = _prompt_words(plan.agent_configs[name])
+            words = prompt_words(plan.agent_configs[name])
             size = max((len(word.replace(PROMPT, one.task.prompt).encode()) for word in words), default=0)
             if size > ARGUMENT_BYTES_MAX:
                 limit = f"a program takes at most {ARGUMENT_BYTES_MAX} bytes in one argument"
@@ -238,7 +238,7 @@ def _long_prompts(plan: Plan) -> Iterator[Problem]:
                 yield (*one.path, "prompt"), f"the argument of agent {name!r} would have {size} bytes; {limit}; {fix}"
 
 
-def _prompt_words(agent: AgentConfig) -> Sequence[str]:
+def prompt_words(agent: AgentConfig) -> Sequence[str]:
     """Return the words of the agent's command line that hold its prompt; none if it reads standard input."""
     match agent.adapter:
         case "command":

@@ -256,6 +256,8 @@ class Recovery:
                 self._agents.append(entity)
             case Kind.TASK | Kind.RUN | Kind.JOB | Kind.WORKSTREAM | Kind.WORKER:
                 self.others.append(entity)
+            case Kind.TRIGGER:  # only a daemon goes on with it (``triggers.service``)
+                return
         self._registry.restore_entity(entity)
 
     def _had(self, session_id: str) -> Entity | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from supervisor.lifecycles import MACHINES
 from supervisor.lifecycles.session import Session
-from supervisor.lifecycles.types import AbortScope, LifecycleEvent
+from supervisor.lifecycles.types import AbortScope, Kind, LifecycleEvent
 from supervisor.simulation.faults import FAULTS
 
 
@@ -52,6 +52,8 @@ def to_reach() -> list[str]:
     that differ only in their guards share a name, since records do not distinguish such rules."""
     names = [f"fault: {kind}" for kind in FAULTS]
     for name, machine in MACHINES.items():
+        if name == Kind.TRIGGER:  # of a daemon, which is not simulated
+            continue
         names += [f"{name}: {rule.source.value} {rule.on.name()} {rule.target.value}" for rule in machine.rules]
     names += [f"abort: {scope.value} in {state.value}" for scope in AbortScope for state in Session]
     return list(dict.fromkeys(names))

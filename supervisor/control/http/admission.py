@@ -5,6 +5,10 @@ and how slow the body is. A request that does not pass is answered with an error
 is here before a route is called. A HEAD request is answered with the headers of the GET, at once, also for a stream. An
 exception that no handler has answered is answered here.
 
+Requests to the webhooks of triggers (``/hooks/NAME``) need no token: their senders sign them. How often an address
+sends them, and how large they are, is checked before anybody looks at a signature; what is refused is on record. A
+program that the supervisor has started is refused whatever it has signed.
+
 A response that is not read is cut off: each piece of it has ``STALL_S`` seconds.
 """
 
@@ -19,10 +23,12 @@ import anyio
 import anyio.lowlevel
 from starlette.datastructures import Headers
 
-from supervisor.control.http.callers import CLIENT, HttpClient, Identify
+from supervisor.control.http.callers import CLIENT, HttpClient, Identify, Scope
 from supervisor.control.http.errors import Problem, problem_of
 from supervisor.control.roles import Role
 from supervisor.control.server import LINE_BYTES_MAX
+from supervisor.plans.daemon_control import Hooks
+from supervisor.ports import Origin
 from supervisor.ports.logs import get_logger
 
 Message = MutableMapping[str, Any]
@@ -34,6 +40,8 @@ BODY_BYTES_MAX: Final = LINE_BYTES_MAX
 BODY_S: Final = 30.0
 """Seconds within which the whole body of a request must arrive."""
 STALL_S: Final = 10.0
+HOOKS: Final = "/hooks/"
+"""Prefix of the paths of webhooks."""
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/docs", "/openapi.json"})
 """Paths that need no token: they say nothing about what the supervisor does."""
 PAGE_PATHS: Final = frozenset({"/", "/session"})
@@ -42,6 +50,17 @@ SENDERS_MAX: Final = 1_024
 """Number of senders whose rates are remembered; the sender that was silent for longest is forgotten first."""
 
 _log = get_logger()
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request below the place at which the app is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def is_hook(scope: Scope) -> bool:
+    """Return whether a request is a delivery to a webhook."""
+    return scope["method"] == "POST" and path_of(scope).startswith(HOOKS)
 
 
 class RateLimit:
@@ -68,7 +87,8 @@ class RateLimit:
 
 class Admission:
     """ASGI middleware. *origins* are the sites of other hosts whose pages may send requests; *rate* limits senders;
-    *has_page*: the files of the page, and the exchange of a link for a cookie, need neither token nor cookie."""
+    *has_page*: the files of the page, and the exchange of a link for a cookie, need neither token nor cookie; *hooks*
+    returns the webhooks that there are now."""
 
     def __init__(
         self,
@@ -78,9 +98,11 @@ class Admission:
         origins: Collection[str] = (),
         rate: RateLimit | None = None,
         has_page: bool = False,
+        hooks: Callable[[], Hooks | None] = lambda: None,
     ) -> None:
         self._app, self._identify = app, identify
         self._origins, self._rate, self._has_page = frozenset(origins), rate, has_page
+        self._hooks, self._hook_rates = hooks, dict[int, RateLimit]()
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -95,7 +117,11 @@ class Admission:
     async def _serve(self, scope: Any, receive: Receive, sender: _Sender) -> None:
         try:
             client = self._admitted(scope)
-            body = await _read_body(scope, receive)
+            body = (
+                await self._read_hook(scope, receive, client)
+                if client is not None and is_hook(scope)
+                else await _read_body(scope, receive)
+            )
             if body is None:
                 return
             method = "GET" if sender.is_head else scope["method"]
@@ -111,7 +137,7 @@ class Admission:
         if any(name.lower() in _TOKEN_NAMES for name, _ in parse_qsl(scope["query_string"].decode("latin-1"))):
             raise Problem(400, "Authorization: a token in a URL ends in logs; send it in this header, as Bearer TOKEN")
         self._check_origin(headers)
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = path_of(scope)
         if path in OPEN_PATHS or (self._has_page and (path in PAGE_PATHS or path.startswith("/page/"))):
             if self._rate is not None:
                 self._rate.check(f"open {(scope.get('client') or ('',))[0]}", anyio.current_time())
@@ -121,6 +147,29 @@ class Admission:
             self._rate.check(client.key, anyio.current_time())
         client.check(Role.READ, "this path")
         return client
+
+    async def _read_hook(self, scope: Any, receive: Receive, client: HttpClient) -> bytes | None:
+        """Return the body of a request to a webhook, within its own limits; ``None`` if the client has left.
+
+        Raises:
+            Problem: there is no such webhook, an agent sends the request, or it is too much.
+        """
+        name, hooks = path_of(scope).removeprefix(HOOKS), self._hooks()
+        limits = hooks.limits(name) if hooks is not None else None
+        if hooks is None or limits is None:
+            raise Problem(404, "there is no webhook of that name; its trigger is in config/triggers.yaml")
+        per_minute = limits.requests_per_minute
+        rate = self._hook_rates.setdefault(per_minute, RateLimit(per_s=per_minute / 60, burst=per_minute))
+        try:
+            if client.caller.origin is Origin.AGENT:
+                raise Problem(
+                    403, "webhooks are for senders outside; an agent of this supervisor starts no plan by them"
+                )
+            rate.check(f"{name} {(scope.get('client') or ('',))[0]}", anyio.current_time())
+            return await _read_body(scope, receive, limits.bytes_max)
+        except Problem as problem:
+            hooks.note_refused(name, f"refused unread with status {problem.status}: {problem}")
+            raise
 
     def _check_origin(self, headers: Headers) -> None:
         """Raise a Problem for a request of a page of another site: a browser adds its credentials to such requests."""
@@ -157,15 +206,15 @@ class _Sender:
             await anyio.lowlevel.checkpoint()  # the route goes on nowhere
 
 
-async def _read_body(scope: Any, receive: Receive) -> bytes | None:
+async def _read_body(scope: Any, receive: Receive, bytes_max: int = BODY_BYTES_MAX) -> bytes | None:
     """Return the body of a request; ``None`` if the client has left.
 
     Raises:
         Problem: the body is too large, or too slow.
     """
     announced = Headers(scope=scope).get("content-length", "0")
-    too_large = Problem(413, f"body: is larger than {BODY_BYTES_MAX} bytes; send less", headers={"Connection": "close"})
-    if not announced.isdigit() or int(announced[:20]) > BODY_BYTES_MAX:
+    too_large = Problem(413, f"body: is larger than {bytes_max} bytes; send less", headers={"Connection": "close"})
+    if not announced.isdigit() or int(announced[:20]) > bytes_max:
         raise too_large
     body = bytearray()
     with anyio.move_on_after(BODY_S):
@@ -174,7 +223,7 @@ async def _read_body(scope: Any, receive: Receive) -> bytes | None:
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
-            if len(body) > BODY_BYTES_MAX:
+            if len(body) > bytes_max:
                 raise too_large
             if not message.get("more_body", False):
                 return bytes(body)

@@ -39,7 +39,7 @@ from hypercorn.config import Config
 from starlette.datastructures import Headers
 
 from actors import failpoint
-from supervisor.control.http.admission import STALL_S, Asgi, Message, RateLimit, Receive, Send
+from supervisor.control.http.admission import STALL_S, Asgi, Message, RateLimit, Receive, Send, is_hook
 from supervisor.control.http.app import build_app
 from supervisor.control.http.callers import CALLER, HttpClient, Scope
 from supervisor.control.http.errors import Problem
@@ -263,6 +263,9 @@ class _Senders:
         caller = connection.caller
         if not connection.is_tcp:
             return HttpClient(caller, Role.ADMIN, "http", f"pid {caller.pid}")
+        if is_hook(scope):  # it has a signature, and no token; it may come through a proxy, under any name
+            address = str(scope["client"][0]) if scope.get("client") else ""
+            return HttpClient(caller, Role.READ, "hook", f"hook {address}")
         headers = Headers(scope=scope)  # type: ignore[arg-type]
         host = headers.get("host", "")
         if _name_of(host) not in self._hosts:

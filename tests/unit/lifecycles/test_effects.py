@@ -30,6 +30,7 @@ from supervisor.lifecycles.effects import (
     StartTimer,
     SteerAgent,
     StorePrompt,
+    SubmitPlan,
     SupervisorEffect,
     TerminateSession,
     Verify,
@@ -108,6 +109,7 @@ JOURNALLED: list[tuple[SupervisorEffect, dict[str, Any]]] = [
         SteerAgent(incarnation=1, message_id="m1", sender="ann", text="come"),
         {"incarnation": 1, "message_id": "m1", "sender": "ann", "text": "come"},
     ),
+    (SubmitPlan(delivery="7:1"), {"delivery": "7:1"}),
     (Verify(), {}),
     (CleanUp(), {}),
     (

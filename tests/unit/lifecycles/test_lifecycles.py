@@ -1,4 +1,4 @@
-"""The eight lifecycles: tables without faults, and the counters, limits and refusals that their rules decide."""
+"""The nine lifecycles: tables without faults, and the counters, limits and refusals that their rules decide."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ INITIAL = {
     "job": "pending",
     "workstream": "planned",
     "worker": "initializing",
+    "trigger": "waiting",
 }
 """The states that an entity may begin in; the other columns of the specification are compared by
 ``test_specification_pages.py``."""

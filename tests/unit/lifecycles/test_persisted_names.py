@@ -41,6 +41,7 @@ def test_effects_keep_their_names() -> None:
         "StartTimer",
         "SteerAgent",
         "StorePrompt",
+        "SubmitPlan",
         "Tell",
         "TellNow",
         "Verify",

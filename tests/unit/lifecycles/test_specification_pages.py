@@ -48,6 +48,7 @@ PAGES = {
     "job": ("004-workstream-job-worker.md", " of a job"),
     "workstream": ("004-workstream-job-worker.md", " of a workstream"),
     "worker": ("004-workstream-job-worker.md", " of a worker"),
+    "trigger": ("005-trigger.md", ""),
 }
 """The page of each machine, and the ends of its headings after "States" and "Transitions"."""
 
