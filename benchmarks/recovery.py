@@ -33,7 +33,7 @@ from supervisor.journal.database import open_database
 from supervisor.journal.files import JournalFiles
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.turn import TurnData
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import Append, Retention

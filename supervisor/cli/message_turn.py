@@ -17,7 +17,8 @@ from supervisor.control.error_messages import WorkFailed
 from supervisor.diagnostics.outcomes import Outcomes
 from supervisor.journal.statedir import StateDir
 from supervisor.journal.transcript import follow_from
-from supervisor.lifecycles.session import Session, SessionData
+from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.task import TaskEnd
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.ports import EntityRow, Reader

@@ -27,7 +27,7 @@ from supervisor.lifecycles.agent import AgentData
 from supervisor.lifecycles.effects import FinalizeEntity
 from supervisor.lifecycles.entity_types import LIFECYCLES, Lifecycle
 from supervisor.lifecycles.job import JobData
-from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.task import TaskData
 from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.trigger import TriggerData

@@ -21,7 +21,8 @@ from supervisor.diagnostics.invariants import RecordChecker
 from supervisor.diagnostics.invariants.aborts import EDGES
 from supervisor.diagnostics.invariants.shadow_state import EntityShadow, SessionShadow, TurnShadow
 from supervisor.lifecycles.effects import SendPrompt
-from supervisor.lifecycles.session import Session, SessionData, backoff_ms
+from supervisor.lifecycles.session import Session, backoff_ms
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.types import (
     AbortPolicy,
     CancelMode,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from actors.machine import Effect, Event
 from supervisor.lifecycles.effects import LogFatal
 from supervisor.lifecycles.events import FatalError, OperatorStop
-from supervisor.lifecycles.session import Message
+from supervisor.lifecycles.session_data import Message
 from supervisor.lifecycles.types import (
     AbortReason,
     Exit,

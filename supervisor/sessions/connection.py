@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from actors.one_shot_event import OneShotEvent
-from supervisor.lifecycles.session import Message
+from supervisor.lifecycles.session_data import Message
 from supervisor.lifecycles.types import RecordId, Verdict
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts, BudgetScope

@@ -38,7 +38,8 @@ from actors.machine import Event
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.entity_types import SESSION_KIND
 from supervisor.lifecycles.events import Ended, OperatorStop, StageBegan
-from supervisor.lifecycles.session import SESSION, Session, SessionData
+from supervisor.lifecycles.session import SESSION, Session
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.types import (
     AbortPolicy,
     AbortReason,

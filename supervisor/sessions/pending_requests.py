@@ -14,7 +14,8 @@ import anyio
 from actors import Lane, failpoint
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.events import MessageReceived, TurnRequested, UrgentMessage
-from supervisor.lifecycles.session import Request, Session, SessionData
+from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.session_data import Request, SessionData
 from supervisor.lifecycles.types import USUAL_TIME, DeliveryPoint, TimeLimit
 from supervisor.policies.argument_checks import check_text, check_type, delivery_point
 from supervisor.ports import JournalError, Outcome

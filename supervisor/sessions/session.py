@@ -57,7 +57,8 @@ from supervisor.lifecycles.events import (
     TaskClaimed,
     WorktreeReady,
 )
-from supervisor.lifecycles.session import Message, Request, Session, SessionData
+from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.session_data import Message, Request, SessionData
 from supervisor.lifecycles.turn import TurnData
 from supervisor.lifecycles.types import AbortPolicy, AbortReason, CancelMode, Exit, HeldBy, Verdict
 from supervisor.policies.turn_outcome import aborted_verdict, build_prompt

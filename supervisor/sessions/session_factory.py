@@ -17,7 +17,8 @@ from actors import ActorError
 from supervisor.journal.transcript import RedactingTranscript
 from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.run_ids import is_run_id
-from supervisor.lifecycles.session import Session, SessionData
+from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument, choice_of
 from supervisor.policies.access import intersect_rights
 from supervisor.policies.argument_checks import check_agent_function, check_name, check_text, check_type, check_types

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 from actors.timers import Timer
 from supervisor.diagnostics.notices import BUDGET_NEAR
 from supervisor.lifecycles.events import ProgressSeen, TaskFailed, UrgentMessage
-from supervisor.lifecycles.session import Message
+from supervisor.lifecycles.session_data import Message
 from supervisor.lifecycles.turn import DEADLINE, EXTENSION_LEAST_S
 from supervisor.lifecycles.types import AbortReason, DeliveryPoint, ModelFailure, RecordId, Severity, Verdict
 from supervisor.policies import liveness

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from supervisor.lifecycles.session import Session, SessionData
+from supervisor.lifecycles.session import Session
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.types import Kind
 from supervisor.ports import EntityRow, Journal, JournalError
 from supervisor.ports.agent_profile import AgentProfile

@@ -34,7 +34,7 @@ import msgspec
 
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import task_run
-from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.task import Claimed, Started, Task
 from supervisor.lifecycles.task_cascade import AttemptBegun, Circumstances
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.policies.access import claim_refusal, file_refusal, transition_refusal
 from supervisor.runtime.entity import Refused
 from supervisor.work.plan_run import PlanRun

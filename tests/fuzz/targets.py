@@ -30,7 +30,7 @@ from supervisor.journal.jsonl import TransitionLog
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.types import LifecycleEvent, SessionLimits
 from supervisor.plans import BadPlan, load_plan
 from supervisor.policies.abort_plan import AbortPlan

@@ -279,13 +279,14 @@ COMMAND_LINE = ("cli", "mock_model", "simulation", "agent_catalogue", "__main__.
 """Parts of the package that speak to a terminal."""
 OF_THE_TERMINAL = {
     "supervisor/control/error_messages.py",
+    "supervisor/control/http/page_access.py",
     "supervisor/daemon/daemon.py",
     "supervisor/host/notifications.py",
     "supervisor/journal/reader.py",
     "supervisor/journal/statedir.py",
 }
-"""Modules with errors that only the command line raises (a directory that is read without a supervisor); and notices
-and the log of the daemon, which give a person the command to type."""
+"""Modules with errors that only the command line raises (a directory that is read without a supervisor); notices,
+the log of the daemon, and the page, which give a person the command to type."""
 
 
 def test_texts_for_a_host_name_no_command() -> None:

@@ -58,7 +58,8 @@ from supervisor.lifecycles.events import (
     UrgentMessage,
     WorktreeReady,
 )
-from supervisor.lifecycles.session import SESSION, Message, Request, Session, SessionData, backoff_ms, stale
+from supervisor.lifecycles.session import SESSION, Session, backoff_ms, stale
+from supervisor.lifecycles.session_data import Message, Request, SessionData
 from supervisor.lifecycles.types import (
     AbortReason,
     DeliveryPoint,

@@ -19,7 +19,7 @@ from supervisor.lifecycles.events import (
     TaskFailed,
     VerifyRequested,
 )
-from supervisor.lifecycles.session import Message
+from supervisor.lifecycles.session_data import Message
 from supervisor.lifecycles.types import AbortReason, Exit, ModelProblem, Severity, TransitionReason, Verdict
 from supervisor.lifecycles.types import ModelProblem as P
 from supervisor.policies.text_patterns import COMMON, ReportPattern, find_report

@@ -15,7 +15,8 @@ from supervisor.lifecycles.agent import Agent, AgentData
 from supervisor.lifecycles.effects import OpenTurn
 from supervisor.lifecycles.entity_types import AGENT_KIND, SESSION_KIND, TURN_KIND
 from supervisor.lifecycles.events import BackoffElapsed, PromptReady, SessionExited, SessionStarted
-from supervisor.lifecycles.session import SESSION, Request, Session, SessionData, backoff_ms
+from supervisor.lifecycles.session import SESSION, Session, backoff_ms
+from supervisor.lifecycles.session_data import Request, SessionData
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.lifecycles.task_run import TaskRunData
 from supervisor.lifecycles.turn import Turn, TurnData

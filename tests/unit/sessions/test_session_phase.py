@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.lifecycles.session import SessionData
+from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.types import AbortPolicy
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.sessions.live_session import LiveSession, SessionPhase

@@ -164,7 +164,7 @@ def test_links_and_cookies_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_damaged_file_of_cookies_lets_nobody_in(tmp_path: Path) -> None:
-    """What is kept between supervisors may be damaged: then browsers need a new link."""
+    """Browsers need a new link if the file that is kept between supervisors is damaged."""
     kept = tmp_path / "page"
     cookies = ('"a"', '{"a": "x"}', '{"a": 1}', "[]")
     damaged = ("", "[]", "{", '{"port": "x", "cookies": {"a": 9e9}}')
