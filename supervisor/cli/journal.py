@@ -92,7 +92,7 @@ def _compact(keep_s: float | None, records_max: int | None, state_dir: Path, as_
 
 def _compacted(state: StateDir, retention: Retention) -> Compacted:
     if not state.journal.exists():
-        raise BadInput(f"no journal at {state.journal}: run `supervisor run` there first, or give --state-dir")
+        raise BadInput(f"no journal at {state.journal}: run `supervisor run` there first, or name another directory")
     with state.lock():
         try:
             return compact_files(state, retention, time.time())

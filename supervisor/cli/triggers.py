@@ -105,7 +105,7 @@ def _entities(state_dir: Path) -> list[EntityRow]:
 
 
 # --------------------------------------------------------------------------------------------------------------- list
-@triggers_group.command("list")
+@triggers_group.command("list", epilog=examples("supervisor triggers list --json"))
 @state_dir_option
 @workdir_option
 @json_option
@@ -147,7 +147,7 @@ def _base(row: EntityRow | None, definition: Definition) -> float:
 
 
 # --------------------------------------------------------------------------------------------------------------- next
-@triggers_group.command("next")
+@triggers_group.command("next", epilog=examples("supervisor triggers next nightly"))
 @click.argument("name", metavar="NAME")
 @state_dir_option
 @workdir_option
@@ -176,7 +176,7 @@ class _Trial(NamedTuple):
     nothing: str = ""
 
 
-@triggers_group.command("test")
+@triggers_group.command("test", epilog=examples("supervisor triggers test push --event push.json"))
 @click.argument("name", metavar="NAME")
 @click.option("--event", "event_file", type=PATH, required=True, metavar="FILE", help="JSON document of the event.")
 @click.option("--event-name", default="", metavar="EVENT", help="Name of the event, such as push.")
@@ -240,7 +240,7 @@ def _try(one: Definition, document: Mapping[str, Any], event: str, known: Daemon
 
 
 # ------------------------------------------------------------------------------------------------------------ history
-@triggers_group.command("history")
+@triggers_group.command("history", epilog=examples("supervisor triggers history push --json"))
 @click.argument("name", metavar="[NAME]", required=False)
 @state_dir_option
 @json_option

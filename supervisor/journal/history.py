@@ -97,10 +97,11 @@ class History:
             yield from _each_once(one.events(entity_id, after_seq) for one in self._readers())
 
     def record(self, seq: RecordId, *, archived: bool = False) -> LifecycleEvent | None:
+        # No transaction, since the caller may be in the midst of a result: a record that leaves the journal after the
+        # first look is in an archive by then.
         if (found := self._live.record(seq)) is not None or not archived:
             return found
-        with self._live.read_transaction():
-            return next((found for one in self._readers() if (found := one.record(seq)) is not None), None)
+        return next((found for one in self._readers() if (found := one.record(seq)) is not None), None)
 
     def events_named(self, *names: str, archived: bool = False) -> Iterator[LifecycleEvent]:
         if not archived:

@@ -44,7 +44,7 @@ class JournalReader:
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
-            raise JournalError(f"no journal at {path}: run `supervisor run` there first, or give --state-dir")
+            raise JournalError(f"no journal at {path}: run `supervisor run` there first, or name another directory")
         self._path = path
         with translate_errors(self._path):
             self._db = DISK.connect(path, apsw.SQLITE_OPEN_READONLY)

@@ -330,7 +330,7 @@ def _check_ours(state: StateDir) -> None:
 
 def _check_readable(state: StateDir) -> None:
     missing = StateDirError(
-        f"no state directory at {state.root}: run `supervisor run` there first, or give --state-dir"
+        f"no state directory at {state.root}: run `supervisor run` there first, or name another directory"
     )
     try:
         if not stat.S_ISDIR(os.stat(state.runtime).st_mode):

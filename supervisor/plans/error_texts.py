@@ -30,6 +30,7 @@ _WANTED: Final = {
     "mapping": "the path of a mapping of its lines, for example agent.toml",
     "arguments": "more arguments as a list, for example [--model, small]",
     "quirks": "a mapping, for example {needs_kill: true}",
+    "telemetry": "a mapping, for example {metrics: true}",
     "plugins": "a list of names of plug-ins, for example [tidy], or [] for none",
     "access": "a mapping, for example {initial: {coder: trusted}}",
     "completion": "a list of signals, for example [{glob_exists: dist/*.whl}]",

@@ -230,7 +230,8 @@ class PendingRequests:
             ValueError: *at* is no delivery point, or is given for a message that is not urgent.
             NoSuchEntity: no living session has that id.
             Refused: the session has ended, or the maximum number of messages already waits for it; or the message is
-                not urgent, and the session may get no further prompt. As :class:`Degraded`: the journal cannot be
+                not urgent, and the session may get no further prompt, or interrupts a turn whose work is being
+                checked. As :class:`Degraded`: the journal cannot be
                 written now.
         """
         point = delivery_point(urgent, at)
@@ -240,6 +241,12 @@ class PendingRequests:
         self._registry.check_disk(f"a message for {session_id}")
         if not urgent:
             self._check_next_prompt(session)
+        elif (
+            session.data.verifying and session.state is Session.SESSION_COMPLETE and point is not DeliveryPoint.TURN_END
+        ):
+            # No turn runs that could be interrupted, and no prompt follows unless the check fails.
+            checked = f"the work of {session_id} is being checked, and it may get no further prompt"
+            raise Refused(f"{checked}; urgent at turn_end gives the message a turn of its own")
         has = {one.id for one in session.data.inbox}
         await self._check_waiting(session_id, "messages", len(has | session.incoming_messages.keys()))
         self._messages += 1

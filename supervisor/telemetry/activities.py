@@ -27,6 +27,7 @@ knows how much of it was told before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
@@ -63,7 +64,11 @@ class ActivityKind(StrEnum):
     ABORT = "abort"
 
 
-class Activity(msgspec.Struct, kw_only=True):
+_NOTHING: Final = Amounts()
+
+
+@dataclass(kw_only=True, slots=True)
+class Activity:
     """Something that has begun. Times are Unix times.
 
     ``above`` is the id of the activity that contains this one, and ``started_by`` that of the tool call that asked for
@@ -93,11 +98,11 @@ class Activity(msgspec.Struct, kw_only=True):
     target: str = ""
     stage: str = ""
     survivors: int | str = 0
-    used: Amounts = Amounts()
+    used: Amounts = _NOTHING
     turn: str = ""
     turns: int = 0
     calls: int = 0
-    parts: list[dict[str, Any]] = []
+    parts: list[dict[str, Any]] = field(default_factory=list)
     parts_left_out: int = 0
 
     @property
@@ -394,6 +399,8 @@ class ActivityTracker:
             return NOTHING
         if record.event == "claimed" and record.outcome == "transition":
             task.turns += 1
+            session = self.live.get(str(fact.get("by", "")))
+            task.agent = session.agent if session is not None else task.agent
         if self._keeps_parts and record.to_status != record.from_status and record.outcome == "transition":
             task.add_part({"state": record.to_status, "at": record.timestamp, "event": record.event})
         is_over = record.to_status in (Task.CLOSED.value, Task.CANCELLED.value) or record.event == "DeadLettered"

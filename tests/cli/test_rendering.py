@@ -406,6 +406,7 @@ def test_results_are_a_table_and_an_object() -> None:
                 "attempt_s": 1.25,
             },
         ],
+        "workers": [],
     }
 
 

@@ -23,6 +23,7 @@ from supervisor.journal.reader import JournalReader
 from supervisor.lifecycles.turn import DEADLINE
 from supervisor.lifecycles.types import AbortScope, LifecycleEvent
 from supervisor.plans import AgentConfig, Plan, RecoveryConfig
+from supervisor.runtime.entity import Refused
 from supervisor.work.plan_handle import run_plan
 from supervisor.work.plan_runner import PlanRunner
 from tests.support import (
@@ -214,6 +215,19 @@ async def test_an_abort_ends_the_verification(tmp_path: Path, roll: HeldPipe, ga
     failed = only(run.events(), "task_failed", "t:t1")
     assert (failed.reason, failed.abort_id) == ("enough", receipt.abort_id)
     assert only(run.events(), "agent_reaped", "t:t1").seq < only(run.events(), "Ended", "t").seq
+
+
+async def test_a_message_that_would_reach_nobody_is_refused(tmp_path: Path, roll: HeldPipe, gate: Gate) -> None:
+    """While the work is checked, an urgent message has no turn to interrupt, and no prompt need follow."""
+    plan = plan_of(WAITS_AT_GATE)
+    async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
+        async with anyio.create_task_group() as group:
+            results = start_call(group, run_plan, run.sup, plan)
+            await roll.here(1)
+            with pytest.raises(Refused, match="is being checked, and it may get no further prompt; urgent at turn_end"):
+                await run.sup.session("t").send("stop that", urgent=True)
+            gate.open()
+    assert results[0].ok
 
 
 async def test_a_killed_supervisor_verifies_again(tmp_path: Path, roll: HeldPipe, gate: Gate) -> None:

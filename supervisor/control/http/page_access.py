@@ -94,7 +94,10 @@ class PageAccess:
         with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):  # damaged: as if it did not exist
             kept = json.loads(self._path.read_text())
             valid = {str(one): float(until) for one, until in kept["cookies"].items() if until > time.time()}
-            self.port, self._cookies = int(kept["port"]), valid
+            port = int(kept["port"])
+            if not 0 < port < 2**16:
+                raise ValueError(port)
+            self.port, self._cookies = port, valid
         return bool(self._cookies)
 
     def make_link(self) -> str:
@@ -200,7 +203,10 @@ async def let_in(request: Request) -> Response:
     if caller.origin is Origin.AGENT:
         raise Problem(403, f"process {caller.pid} is a program of this supervisor's; the page is for people")
     access: PageAccess = request.app.state.page
-    given = await request.json()
+    try:
+        given = await request.json()
+    except ValueError:
+        raise Problem(422, "body: is no JSON; send an object with the key secret") from None
     cookie = access.redeem(str(given.get("secret", "")) if isinstance(given, dict) else "")
     attributes = f"Path=/; Max-Age={COOKIE_S:.0f}; HttpOnly; SameSite=Strict"
     return Response(status_code=204, headers={"Set-Cookie": f"{access.cookie_name}={cookie}; {attributes}"})

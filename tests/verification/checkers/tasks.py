@@ -84,8 +84,8 @@ class TaskState(msgspec.Struct):
     run_id: str = ""
     """Id of the newest task run of the task."""
     excused: bool = False
-    """Whether the task needs no work of its own: its subtasks do the work, or the policy for orphans counts it as
-    done."""
+    """Whether the task needs no work of its own: its subtasks do the work, the policy for orphans counts it as done, or
+    a person has kept what it had."""
     unclaimed: bool = False
     """Whether the task was closed under this supervisor since nobody continues its plan: its work is on its branch."""
     unmerged: bool = False
@@ -323,7 +323,7 @@ class TaskChecker:
             book.unclaimed = book.unmerged = UNCLAIMED in record.reason
         if record.event == "claimed" and record.outcome == "transition":
             book.holder = str(record.metadata["by"])
-        book.excused = book.excused or state == "WAITING_FOR_SUBTASKS" or record.event == "recovered"
+        book.excused = book.excused or state == "WAITING_FOR_SUBTASKS" or record.event in ("recovered", "kept")
 
     # ------------------------------------------------------------------ what the world sees
     def attempt_began(self, task_script: TaskScript, attempt: Attempt) -> None:

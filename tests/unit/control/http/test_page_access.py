@@ -167,7 +167,7 @@ def test_a_damaged_file_of_cookies_lets_nobody_in(tmp_path: Path) -> None:
     """Browsers need a new link if the file that is kept between supervisors is damaged."""
     kept = tmp_path / "page"
     cookies = ('"a"', '{"a": "x"}', '{"a": 1}', "[]")
-    damaged = ("", "[]", "{", '{"port": "x", "cookies": {"a": 9e9}}')
+    damaged = ("", "[]", "{", '{"port": "x", "cookies": {"a": 9e9}}', '{"port": 99999, "cookies": {"a": 9e9}}')
     for text in (*damaged, *(f'{{"port": 1, "cookies": {one}}}' for one in cookies)):
         kept.write_text(text)
         assert PageAccess(kept, Role.READ).restore() is False, text
