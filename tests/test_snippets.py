@@ -21,6 +21,7 @@ import yaml
 from supervisor import AgentTurn, Plan, TaskConfig, open_supervisor
 from supervisor.cli.commands import supervisor as command_line
 from supervisor.daemon.config import DaemonConfig
+from supervisor.triggers.definitions import TriggersFile
 from tests.snippets import Snippet, snippets
 from tests.support import running_program
 
@@ -170,10 +171,13 @@ AGENTS = {name: {"adapter": "scripted"} for name in ("coder", "sh", "reviewer")}
 @pytest.mark.parametrize("block", snippets("yaml"), ids=named)
 def test_a_plan_is_a_plan(block: Snippet) -> None:
     """A plan on a page is valid; a part of a plan is valid together with agents, or with a task. A configuration of a
-    daemon is valid."""
+    daemon is valid, and so is a file of triggers."""
     given = yaml.safe_load(block.text)
     if "http" in given:
         assert DaemonConfig.model_validate(given)
+        return
+    if "triggers" in given:
+        assert TriggersFile.model_validate(given).triggers
         return
     agents = given.get("agents", AGENTS)
     task = {"id": "t", "prompt": "x", "agent": next(iter(agents))}

@@ -405,7 +405,12 @@ def test_the_help_of_every_command_ends_with_an_example() -> None:
             words = shlex.split(line, comments=True)
             named = [name for count in (3, 2) if (name := " ".join(words[:count])) in commands]
             assert named or not line.startswith("supervisor"), line
-            known = {option for name in named[:1] for one in commands[name].params for option in (*one.opts, *one.secondary_opts)}
+            known = {
+                option
+                for name in named[:1]
+                for one in commands[name].params
+                for option in (*one.opts, *one.secondary_opts)
+            }
             assert not named or {word for word in words if word.startswith("--")} <= known, line
 
 
