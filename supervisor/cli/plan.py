@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import anyio
 import click
+from click.core import ParameterSource
 
 from supervisor.cli.options import PATH, check_workdir, examples, say, state_dir_option
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
@@ -70,11 +71,17 @@ def _check(plan: Path, as_json: bool, workdir: Path, state_dir: Path) -> int:
 
 
 def _history(plan: Plan, state_dir: Path) -> TaskHistory:
-    """Return the history of the plan in the state directory; none if there is no state directory yet."""
+    """Return the history of the plan in the state directory; none if there is no state directory yet.
+
+    Raises:
+        StateDirError: ``--state-dir`` names no state directory.
+    """
     try:
         with open_reader(state_dir) as reader:
             return read_history(reader, plan.workstream, where=str(state_dir))
     except StateDirError:
+        if click.get_current_context().get_parameter_source("state_dir") is ParameterSource.COMMANDLINE:
+            raise
         return TaskHistory()
     except JournalError as error:
         return TaskHistory(warnings=[f"earlier runs teach nothing: {error}"] if state_dir.is_dir() else [])

@@ -8,11 +8,10 @@ import click
 
 from supervisor.cli.lookup import open_journal, run_given
 from supervisor.cli.options import examples, json_option, say, state_dir_option
-from supervisor.cli.plan_input import read_plan
+from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.rendering import columns, counted, json_text
 from supervisor.control.error_messages import BadInput
 from supervisor.diagnostics.execution_plan import ExecutionPlan, mermaid
-from supervisor.lifecycles.run_ids import is_run_id
 from supervisor.plans import BadPlan
 from supervisor.policies.redaction import printable
 from supervisor.work.planned_stages import execution_plan_of, read_execution_plan
@@ -38,13 +37,18 @@ def show_command(plan_or_run: str | None, as_mermaid: bool, state_dir: Path, as_
 
 
 def _found(plan_or_run: str | None, state_dir: Path) -> ExecutionPlan:
-    if plan_or_run is not None and not (is_run_id(plan_or_run) and not Path(plan_or_run).exists()):
+    if plan_or_run is not None and _is_plan(Path(plan_or_run)):
         try:
             return execution_plan_of(read_plan(Path(plan_or_run)))
         except BadPlan as error:
             raise BadInput(str(error)) from None
     with open_journal(state_dir) as (_, reader):
         return read_execution_plan(reader, run_given(reader, plan_or_run))
+
+
+def _is_plan(given: Path) -> bool:
+    """Return whether an argument names a plan: a file, standard input, or what can be no id of a run."""
+    return given.exists() or given == STANDARD_INPUT or bool(given.suffix) or len(given.parts) > 1
 
 
 def _text(found: ExecutionPlan) -> str:

@@ -40,9 +40,10 @@ def read_execution_plan(reader: Reader, run: EntityRow) -> ExecutionPlan:
         JournalError: the journal or an archive cannot be read.
     """
     rows = reader.entities(ended_kinds=_READ)
-    if all(row.id != run.id for row in rows):
+    archived = all(row.id != run.id for row in rows)  # a run leaves the journal with all its records
+    if archived:
         rows = reader.entities(ended_kinds=_READ, archived=True)
-    plans = [one.metadata["plan"] for one in reader.events(run.id, archived=True) if one.event == PLAN]
+    plans = [one.metadata["plan"] for one in reader.events(run.id, archived=archived) if one.event == PLAN]
     agents = dict(_agents(plans[-1].get("tasks", ()))) if plans else {}
     outcomes = Outcomes(rows)
     tasks = [

@@ -185,5 +185,8 @@ def test_a_plan_is_shown_with_its_stages_before_and_after_its_run(tmp_path: Path
     assert [(one["id"], one["jobs"], one["slots"]) for one in report["workers"]] == [("worker:local", 2, 6)]
     both = cli("plan", "show", plan, "--json", "--mermaid")
     assert (both.status, both.err) == (2, "supervisor: --mermaid, --json: give one of them\n")
-    missing = cli("plan", "show", "r9", *where)
-    assert (missing.status, "run 'r9' is not in the journal" in missing.err) == (2, True)
+    for name in ("r9", "R1"):
+        missing = cli("plan", "show", name, *where)
+        assert (missing.status, f"run {name!r} is not in the journal" in missing.err) == (2, True)
+    elsewhere = cli("plan", "check", plan, "--state-dir", tmp_path / "none")
+    assert (elsewhere.status, "no state directory at" in elsewhere.err) == (2, True)
