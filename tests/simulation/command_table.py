@@ -102,7 +102,8 @@ ROWS = (
     Row("send", "claimed delay between cooling", "sent, read"),
     Row("send_now", NO_SESSION, NOT_ALIVE),
     Row("send_now", "claimed turn delay between cooling", "sent, read"),
-    Row("send_now", "checked reviewed merged split", "sent, never read"),  # silent; rule 50 wants that to be said
+    Row("send_now", "checked reviewed split", "refused: the work of w0t0 is being checked"),
+    Row("send_now", "merged", "sent, never read"),  # silent; rule 50 wants that to be said
     Row("send_at_turn_end", NO_SESSION, NOT_ALIVE),
     Row("send_at_turn_end", "claimed turn delay between cooling", "sent, read"),
     Row("send_at_turn_end", "checked reviewed split", "sent, read"),  # silent: in a turn beside the tests or the review

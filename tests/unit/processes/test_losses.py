@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
@@ -64,7 +65,11 @@ async def started(host: ShimHost, script: str = DAEMON, session: str = "t") -> A
 
 def child_of_host(**env: str) -> int:
     """Start a program as a host may do, in the session of the host; return its pid."""
-    return os.posix_spawnp("sleep", ["sleep", "1000"], {**PATH, **env})
+    pid = os.posix_spawnp("sleep", ["sleep", "1000"], {**PATH, **env})
+    within = time.monotonic() + DEADLINE_S
+    while not Path(f"/proc/{pid}/environ").read_bytes():  # the kernel sets the environment within the exec
+        assert time.monotonic() < within, "the program has no environment"
+    return pid
 
 
 def orphan_of(command: str) -> int:
