@@ -126,7 +126,7 @@ def list_command(state_dir: Path, workdir: Path, as_json: bool) -> None:
             {
                 "name": name,
                 "source": one.source_text,
-                "starts": one.config.plan or f"task {one.config.task.id}",  # type: ignore[union-attr]
+                "starts": one.config.starts,
                 "state": row.state if row is not None else "not in a daemon yet",
                 "next": coming,
             }
@@ -217,7 +217,7 @@ def _document(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _try(one: Definition, document: Mapping[str, Any], event: str, known: DaemonConfig, workdir: Path) -> _Trial:
+def _try(definition: Definition, document: Mapping[str, Any], event: str, known: DaemonConfig, workdir: Path) -> _Trial:
     """Return what the document would start.
 
     Raises:
@@ -226,17 +226,16 @@ def _try(one: Definition, document: Mapping[str, Any], event: str, known: Daemon
     from supervisor.triggers.definitions import compose, unsafe_agent
     from supervisor.triggers.event_values import take_values, why_not_meant
 
-    config = one.config
-    starts = config.plan or f"task {config.task.id}"  # type: ignore[union-attr]
+    config = definition.config
     if config.webhook and (why := why_not_meant(document, event, config.webhook.events, config.only)):
-        return _Trial(starts, {}, {}, why)
+        return _Trial(config.starts, {}, {}, why)
     values = take_values(document, config.values)
-    text, path = compose(one, workdir, values)
-    source = Path(path or f"trigger {one.name}")
+    text, path = compose(definition, workdir, values)
+    source = Path(path or f"trigger {definition.name}")
     plan = load_plan(source, content=text.encode(), base=source.parent if path else workdir, agents=known.agents)
     if values and (why := unsafe_agent(plan)):
-        raise BadPlan(f"triggers.{one.name}.{why}")
-    return _Trial(starts, values, {task.id: task.prompt for task in plan.tasks})
+        raise BadPlan(f"triggers.{definition.name}.{why}")
+    return _Trial(config.starts, values, {task.id: task.prompt for task in plan.tasks})
 
 
 # ------------------------------------------------------------------------------------------------------------ history

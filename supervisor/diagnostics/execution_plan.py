@@ -70,11 +70,11 @@ def plan_execution(plan: str, run: str, tasks: Sequence[PlannedTask]) -> Executi
     )
 
 
-def _needs(one: PlannedTask, known: Mapping[str, PlannedTask]) -> list[str]:
-    """Return the names of the tasks that *one* waits for: its own, and those of the tasks above it, unless another part
-    of the same task waits for these already."""
+def _needs(task: PlannedTask, known: Mapping[str, PlannedTask]) -> list[str]:
+    """Return the names of the tasks that *task* waits for: its own, and those of the tasks above it, unless another
+    part of the same task waits for these already."""
     needs: dict[str, None] = {}
-    above: PlannedTask | None = one
+    above: PlannedTask | None = task
     while above is not None:
         own = [name for name in above.needs if name in known]
         needs.update(dict.fromkeys(own))
@@ -127,7 +127,7 @@ def mermaid(found: ExecutionPlan) -> str:
     return "\n".join(lines)
 
 
-def _label(one: PlannedTask) -> str:
-    agent = f" ({one.agent})" if one.agent else ""
-    state = f": {one.state}" if one.state else ""
-    return f"{one.name}{agent}{state}".replace('"', "#quot;")
+def _label(task: PlannedTask) -> str:
+    agent = f" ({task.agent})" if task.agent else ""
+    state = f": {task.state}" if task.state else ""
+    return f"{task.name}{agent}{state}".replace('"', "#quot;")

@@ -82,15 +82,15 @@ class WorkerTimes:
             one.seen_s = record.monotonic_s
             self._count(one, record)
 
-    def _count(self, one: _Count, record: LifecycleEvent) -> None:
+    def _count(self, counts: _Count, record: LifecycleEvent) -> None:
         if record.event == worker.RegistrationComplete.name():
-            one.slots = int(record.metadata.get("max_concurrent_tasks") or one.slots)
+            counts.slots = int(record.metadata.get("max_concurrent_tasks") or counts.slots)
         elif record.event == worker.TaskAssigned.name():
-            one.taken += 1
+            counts.taken += 1
         elif record.event == worker.TaskCompleted.name():
-            one.taken, one.jobs, one.worked_s = max(0, one.taken - 1), one.jobs + 1, record.monotonic_s
+            counts.taken, counts.jobs, counts.worked_s = max(0, counts.taken - 1), counts.jobs + 1, record.monotonic_s
         elif record.event in _LOST:
-            one.taken, one.worked_s = 0, record.monotonic_s if one.taken else one.worked_s
+            counts.taken, counts.worked_s = 0, record.monotonic_s if counts.taken else counts.worked_s
 
     def of(self, workstream: str) -> tuple[WorkerUse, ...]:
         """Return the use of the workers of a workstream, in the order of their births."""

@@ -542,9 +542,9 @@ def is_done(turn: Entity | None) -> bool:
     return turn is not None and turn.data.verdict is not None and turn.data.verdict.exit is Exit.SUCCESS
 
 
-def _is_verdict(one: RecoveredEffect) -> bool:
+def _is_verdict(recovered: RecoveredEffect) -> bool:
     """Return whether the effect tells a turn that its task has accepted its work."""
-    return isinstance(one.effect, SendEvent) and isinstance(one.effect.event, TaskCompleted)
+    return isinstance(recovered.effect, SendEvent) and isinstance(recovered.effect.event, TaskCompleted)
 
 
 def _named(one: RecoveredEffect) -> str:

@@ -178,27 +178,29 @@ class Figures:
             case Began(Activity(kind=ActivityKind.ABORT) as abort):
                 self.count("supervisor_aborts_total", abort.name, abort.error)
 
-    def _ended(self, one: Activity, trace_id: str) -> None:
-        at = one.ended_at or 0.0
-        match one.kind:
+    def _ended(self, activity: Activity, trace_id: str) -> None:
+        at = activity.ended_at or 0.0
+        match activity.kind:
             case ActivityKind.TURN:
                 name = "supervisor_turn_duration_seconds"
-                self.observe(name, one.took_s, one.agent, one.outcome, at=at, trace_id=trace_id)
+                self.observe(name, activity.took_s, activity.agent, activity.outcome, at=at, trace_id=trace_id)
             case ActivityKind.CALL:
                 name = "supervisor_tool_call_duration_seconds"
-                self.observe(name, one.took_s, one.agent, one.name, one.outcome, at=at, trace_id=trace_id)
+                self.observe(
+                    name, activity.took_s, activity.agent, activity.name, activity.outcome, at=at, trace_id=trace_id
+                )
             case ActivityKind.SESSION:
-                self.count("supervisor_sessions_ended_total", one.agent, one.outcome)
-                if one.survivors:
-                    known = isinstance(one.survivors, int)
-                    by = one.survivors if isinstance(one.survivors, int) else 1
+                self.count("supervisor_sessions_ended_total", activity.agent, activity.outcome)
+                if activity.survivors:
+                    known = isinstance(activity.survivors, int)
+                    by = activity.survivors if isinstance(activity.survivors, int) else 1
                     self.count("supervisor_survivors_total", "known" if known else "unknown", by=by)
             case ActivityKind.RUN:
-                self.count("supervisor_runs_ended_total", one.plan, one.outcome)
+                self.count("supervisor_runs_ended_total", activity.plan, activity.outcome)
             case ActivityKind.TASK:
-                self.count("supervisor_tasks_ended_total", one.plan, one.outcome)
-                if one.outcome == "failed":
-                    self.count("supervisor_dead_letters_total", one.plan)
+                self.count("supervisor_tasks_ended_total", activity.plan, activity.outcome)
+                if activity.outcome == "failed":
+                    self.count("supervisor_dead_letters_total", activity.plan)
             case ActivityKind.ABORT:
                 name = "supervisor_abort_duration_seconds"
-                self.observe(name, one.took_s, one.name, one.stage or "none", at=at, trace_id=trace_id)
+                self.observe(name, activity.took_s, activity.name, activity.stage or "none", at=at, trace_id=trace_id)

@@ -38,46 +38,50 @@ _log = get_logger()
 _encode = msgspec.json.Encoder().encode
 
 
-def metrics_line(one: Activity) -> dict[str, Any]:
+def metrics_line(activity: Activity) -> dict[str, Any]:
     """Return the line of ``metrics/``: figures only."""
-    line = _head(one) | {"took_s": round(one.took_s, 6)}
-    match one.kind:
+    line = _head(activity) | {"took_s": round(activity.took_s, 6)}
+    match activity.kind:
         case ActivityKind.SESSION:
             return line | {
-                "turns": one.turns,
-                "tool_calls": one.calls,
-                "used": one.used.as_record,
-                "stage": one.stage,
-                "survivors": one.survivors,
+                "turns": activity.turns,
+                "tool_calls": activity.calls,
+                "used": activity.used.as_record,
+                "stage": activity.stage,
+                "survivors": activity.survivors,
             }
         case ActivityKind.TASK:
-            return line | {"claims": one.turns}
+            return line | {"claims": activity.turns}
         case _:
-            return line | {"scope": one.name, "stage": one.stage, "survivors": one.survivors}
+            return line | {"scope": activity.name, "stage": activity.stage, "survivors": activity.survivors}
 
 
-def traces_line(one: Activity, trace_id: str) -> dict[str, Any]:
+def traces_line(activity: Activity, trace_id: str) -> dict[str, Any]:
     """Return the line of ``traces/``: what was done, and when."""
-    line = _head(one) | {"began_at": one.began_at, "above": one.above or None, "trace_id": trace_id or None}
-    if one.kind is ActivityKind.ABORT:
-        line |= {"scope": one.name, "target": one.target, "reason": one.reason}
-    elif one.abort_id:
-        line |= {"abort": one.abort_id}
-    if one.is_found:
+    line = _head(activity) | {
+        "began_at": activity.began_at,
+        "above": activity.above or None,
+        "trace_id": trace_id or None,
+    }
+    if activity.kind is ActivityKind.ABORT:
+        line |= {"scope": activity.name, "target": activity.target, "reason": activity.reason}
+    elif activity.abort_id:
+        line |= {"abort": activity.abort_id}
+    if activity.is_found:
         line |= {"continued": True}
-    return line | {_LISTED[one.kind]: one.parts, "left_out": one.parts_left_out}
+    return line | {_LISTED[activity.kind]: activity.parts, "left_out": activity.parts_left_out}
 
 
-def _head(one: Activity) -> dict[str, Any]:
+def _head(activity: Activity) -> dict[str, Any]:
     return {
         "v": VERSION,
-        "kind": one.kind.value,
-        "id": one.id,
-        "agent": one.agent or None,
-        "plan": one.plan or None,
-        "outcome": one.outcome,
-        "error": one.error or None,
-        "ended_at": one.ended_at,
+        "kind": activity.kind.value,
+        "id": activity.id,
+        "agent": activity.agent or None,
+        "plan": activity.plan or None,
+        "outcome": activity.outcome,
+        "error": activity.error or None,
+        "ended_at": activity.ended_at,
     }
 
 
@@ -90,15 +94,15 @@ class TelemetryFiles:
         self._lost = 0
         self._is_failing = False
 
-    def add(self, one: Activity, trace_id: str = "") -> None:
+    def add(self, activity: Activity, trace_id: str = "") -> None:
         """Add the lines of an activity that has ended; they are written later."""
-        if one.kind not in _LISTED:
+        if activity.kind not in _LISTED:
             return
         if len(self._waiting) >= WAITING_MAX:
             self._lost += 2
             return
-        self._waiting.append((self._metrics, _encode(metrics_line(one)) + b"\n"))
-        self._waiting.append((self._traces, _encode(traces_line(one, trace_id)) + b"\n"))
+        self._waiting.append((self._metrics, _encode(metrics_line(activity)) + b"\n"))
+        self._waiting.append((self._traces, _encode(traces_line(activity, trace_id)) + b"\n"))
 
     def write(self) -> None:
         """Write the lines that wait."""

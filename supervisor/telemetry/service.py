@@ -175,12 +175,12 @@ class Telemetry:
                 self._spans.begin(one, before)
                 self._unnamed[one.id] = one  # it is no entity yet, of which something could be recorded
 
-    async def _read_past(self, one: Activity) -> str:
+    async def _read_past(self, activity: Activity) -> str:
         """Set the usage of a session that its log has, and return the ``traceparent`` of its last span."""
         before = ""
-        for record in await records_of(self._core.journal, one.id):
+        for record in await records_of(self._core.journal, activity.id):
             if record.outcome == "fact" and record.event == USAGE:
-                one.used = msgspec.convert(record.metadata["used"], Amounts)
+                activity.used = msgspec.convert(record.metadata["used"], Amounts)
             elif record.outcome == "fact" and record.event == TRACED:
                 before = str(record.metadata.get("traceparent", ""))
         return before

@@ -130,6 +130,22 @@ class TriggerConfig(Model):
         default=10, description="Largest number of runs that are started within an hour."
     )
 
+    @property
+    def starts(self) -> str:
+        """Text for people about what a delivery starts."""
+        return self.plan or (f"task {self.task.id}" if self.task is not None else "")
+
+    @property
+    def source_text(self) -> str:
+        """Text for people about the source of the trigger, which changes with its times."""
+        if self.schedule is not None and self.schedule.every_s:
+            return f"every {self.schedule.every_s} s"
+        if self.schedule is not None:
+            return f"cron {self.schedule.cron} {self.schedule.timezone}"
+        if self.webhook is not None:
+            return f"webhook {self.webhook.provider}"
+        return f"watch {self.watch.folder}" if self.watch is not None else ""
+
     def problems(self) -> Iterator[Problem]:
         sources = [name for name in ("schedule", "webhook", "watch") if getattr(self, name) is not None]
         if len(sources) != 1:
@@ -241,15 +257,7 @@ def _define(
         except BadPlan as error:
             problems.append(((*place, "plan"), str(error)))
     plain = config.model_dump(mode="json")
-    return Definition(name, config, digest_of(plain), _source_text(config), secret)
-
-
-def _source_text(config: TriggerConfig) -> str:
-    """Return a text for people about the source of a trigger, which changes with its times."""
-    if config.schedule is not None:
-        schedule = config.schedule
-        return f"every {schedule.every_s} s" if schedule.every_s else f"cron {schedule.cron} {schedule.timezone}"
-    return f"webhook {config.webhook.provider}" if config.webhook else f"watch {config.watch.folder}"  # type: ignore[union-attr]
+    return Definition(name, config, digest_of(plain), config.source_text, secret)
 
 
 def _read_secret(config: SecretConfig, directory: Path) -> str:

@@ -180,7 +180,7 @@ def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         (
             "triggers: {t: {schedule: {cron: '* * * * * *'}, plan: plan.yaml}}",
@@ -192,13 +192,13 @@ def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -
         ("triggers: {t: {plan: plan.yaml}}", "t: has no source; give one of schedule, webhook and watch"),
     ],
 )
-def test_a_file_with_an_error(place: TriggerPlace, text: str, words: str) -> None:
+def test_a_file_with_an_error(place: TriggerPlace, text: str, message: str) -> None:
     """A file with an error is refused at the start with exit status 2, line, field and fix. A reload keeps the last
     good one."""
     place.write("sd/config/triggers.yaml", text)
     error = place.fails("serve", "daemon.yaml")
     assert "triggers.yaml:1: triggers.t" in error
-    assert words in error
+    assert message in error
 
 
 def test_a_reload_keeps_the_last_good_file(place: TriggerPlace) -> None:

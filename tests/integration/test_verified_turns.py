@@ -264,8 +264,8 @@ tasks:
     assert states_of(events, "r1#t") == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "CLOSED"]
 
 
-@pytest.mark.parametrize("how", ["resume", "stop"])
-async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, roll: HeldPipe, gate: Gate, how: str) -> None:
+@pytest.mark.parametrize("sessions", ["resume", "stop"])
+async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, roll: HeldPipe, gate: Gate, sessions: str) -> None:
     """A supervisor that dies between the result of the tests and the end of the turn leaves the turn VERIFYING; the
     next one completes the turn, also if it stops the session, and others after it."""
     plan = plan_of(WAITS_AT_GATE)
@@ -286,7 +286,7 @@ async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, roll: HeldPipe,
             left = copy.deepcopy(run.store)
             run.disk.thaw.set()
     assert (left.entities["r1#t"].state, left.entities["t:t1"].state) == ("DONE", "VERIFYING")
-    settings = plan.settings.model_copy(update={"recovery": RecoveryConfig.model_validate({"sessions": how})})
+    settings = plan.settings.model_copy(update={"recovery": RecoveryConfig.model_validate({"sessions": sessions})})
     async with taking_over(left, tmp_path, agents=agents, settings=settings):
         pass
     assert states_of(left.log.after(0, 1_000_000), "t:t1") == [*BEGUN, "COMPLETING", "REAPED"]

@@ -13,6 +13,7 @@ import pytest
 from supervisor.diagnostics.tree_view import _git_status
 from supervisor.diagnostics.visual_state import visual_state
 from tests.page.page_kit import PLAN, Watched, browser, daemon_in, needs_browser
+from tests.support import running_program
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
@@ -22,6 +23,11 @@ HOSTILE = "<img src=x onerror=window.hurt=1>\u202e\u001b[31m<script>window.hurt=
 @pytest.fixture(autouse=True)
 def _browser_there() -> None:
     needs_browser()
+
+
+def drawn(watched: Watched) -> None:
+    """Wait until the page has drawn what was set: until the frame after the next one begins."""
+    watched.page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def accessible(watched: Watched) -> list[str]:
@@ -175,7 +181,8 @@ def test_a_journal_is_scrubbed_through_time(tmp_path: Path) -> None:
         daemon.until("PermissionRequested")
         count = len(daemon.records())
     command = [sys.executable, "-m", "supervisor", "ui", "--no-browser"]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as served, browser() as new_page:
+    options = {"cwd": tmp_path, "stdout": subprocess.PIPE, "text": True}
+    with running_program(command, **options) as served, browser() as new_page:
         try:
             assert served.stdout is not None
             watched = new_page()
@@ -204,10 +211,10 @@ def test_every_view_is_accessible_in_both_themes_and_on_a_narrow_screen(tmp_path
                 watched.until("page.live.permissions.size === 1 && page.ui.selected !== null")
                 for view in ("sessions", "plan", "runs"):
                     page.evaluate(f"page.set({{view: '{view}', tab: '{'tree' if view == 'sessions' else view}'}})")
-                    page.wait_for_timeout(300)
+                    drawn(watched)
                     assert accessible(watched) == [], (view, options)
                 page.evaluate("page.set({view: 'sessions', tab: 'details'})")
-                page.wait_for_timeout(300)
+                drawn(watched)
                 assert accessible(watched) == [], options
                 page.evaluate("page.set({tab: 'tree'})")
                 for key, expected in (

@@ -91,7 +91,7 @@ def test_agents_that_may_execute_a_prompt_get_no_values(tmp_path: Path, agent: s
 
 
 @pytest.mark.parametrize(
-    ("event", "only", "words"),
+    ("event", "only", "message"),
     [
         ("push", {"ref": ["refs/heads/main"]}, ""),
         ("push", {"ref": ["refs/heads/dev"]}, "only: ref is 'refs/heads/main', and none of refs/heads/dev"),
@@ -99,7 +99,7 @@ def test_agents_that_may_execute_a_prompt_get_no_values(tmp_path: Path, agent: s
         ("ping", {}, "events: 'ping' is none of push"),
     ],
 )
-def test_deliveries_that_are_not_meant(event: str, only: dict[str, list[str]], words: str) -> None:
+def test_deliveries_that_are_not_meant(event: str, only: dict[str, list[str]], message: str) -> None:
     """A delivery of another event, or without one of the values that the trigger wants, says so."""
-    assert why_not_meant(EVENT, event, ["push"], only).startswith(words)
-    assert bool(why_not_meant(EVENT, event, ["push"], only)) is bool(words)
+    assert why_not_meant(EVENT, event, ["push"], only).startswith(message)
+    assert bool(why_not_meant(EVENT, event, ["push"], only)) is bool(message)

@@ -130,7 +130,7 @@ def test_a_long_absence_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cron", "words"),
+    ("cron", "message"),
     [
         ("* * * * * *", "has 6 fields; give five"),
         ("@daily", "has 1 field; give five"),
@@ -140,9 +140,9 @@ def test_a_long_absence_is_bounded() -> None:
         ("", "has 0 fields"),
     ],
 )
-def test_bad_expressions(cron: str, words: str) -> None:
+def test_bad_expressions(cron: str, message: str) -> None:
     """An expression with six fields or a wrong field is refused with the fix."""
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         check_cron(cron, read_zone("UTC"), NOW)
 
 

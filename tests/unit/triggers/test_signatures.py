@@ -87,7 +87,7 @@ def test_questions_of_a_provider_are_answered(
 
 
 @pytest.mark.parametrize(
-    ("provider", "content", "gone", "words"),
+    ("provider", "content", "gone", "message"),
     [
         ("generic", b"payload=%7B%7D", "", "is not JSON"),
         ("generic", b"[" * 100_000, "", "is not JSON"),
@@ -95,10 +95,10 @@ def test_questions_of_a_provider_are_answered(
         ("gitlab", b"{}", "x-gitlab-event-uuid", "id of the delivery is missing"),
     ],
 )
-def test_a_malformed_request_is_no_forged_one(provider: str, content: bytes, gone: str, words: str) -> None:
+def test_a_malformed_request_is_no_forged_one(provider: str, content: bytes, gone: str, message: str) -> None:
     """A body that is no JSON object, or a delivery without an id, is malformed, once the token was right."""
     headers, _ = signed(provider, {})
-    with pytest.raises(Malformed, match=words):
+    with pytest.raises(Malformed, match=message):
         take(provider, {name: value for name, value in headers.items() if name != gone}, content)
 
 
@@ -113,7 +113,7 @@ def test_two_hooks_with_one_delivery_id_are_two_deliveries() -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "secret", "words"),
+    ("provider", "secret", "message"),
     [
         ("github", "short", "has 5 bytes; give 16 or more"),
         ("generic", "", "has 0 bytes; give 16"),
@@ -123,9 +123,9 @@ def test_two_hooks_with_one_delivery_id_are_two_deliveries() -> None:
         ("discord", "00" * 31, "is no public key"),
     ],
 )
-def test_weak_secrets_are_refused(provider: str, secret: str, words: str) -> None:
+def test_weak_secrets_are_refused(provider: str, secret: str, message: str) -> None:
     """A secret that is too short, or no key of its provider, is refused when the trigger is defined."""
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=message):
         check_secret(provider, secret)
 
 
