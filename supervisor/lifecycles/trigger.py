@@ -245,8 +245,14 @@ def note_run(data: TriggerData, event: RunStarted) -> Out:
     return replace(_without(data, event.delivery), running=running), ()
 
 
-def forget(data: TriggerData, event: StartFailed | RunEnded) -> Out:
+def forget(data: TriggerData, event: RunEnded) -> Out:
     return _without(data, event.delivery), ()
+
+
+def forget_failed(data: TriggerData, event: StartFailed) -> Out:
+    """Forget the delivery whose start failed, so that its sender may deliver it again."""
+    seen = tuple(one for one in data.seen if one != event.delivery)
+    return replace(_without(data, event.delivery), seen=seen), ()
 
 
 def _without(data: TriggerData, delivery: str) -> TriggerData:
@@ -266,8 +272,8 @@ TRIGGER: Machine[Trigger, TriggerData] = Machine(
         rule(DeliveryQueued, T.RUNNING, None, when=may_wait, do=[note_decided, enqueue]),
         rule(DeliveryRefused, [T.WAITING, T.RUNNING], None, do=[note_decided]),
         rule(RunStarted, T.RUNNING, None, when=is_starting, do=[note_run]),
-        rule(StartFailed, T.RUNNING, T.WAITING, when=is_last, do=[forget]),
-        rule(StartFailed, T.RUNNING, None, do=[forget]),
+        rule(StartFailed, T.RUNNING, T.WAITING, when=is_last, do=[forget_failed]),
+        rule(StartFailed, T.RUNNING, None, do=[forget_failed]),
         rule(RunEnded, T.RUNNING, T.WAITING, when=is_last, do=[forget]),
         rule(RunEnded, T.RUNNING, None, do=[forget]),
         rule(TriggerClosed, [T.WAITING, T.RUNNING], T.CLOSED),

@@ -340,16 +340,16 @@ class TriggerService:
     # ------------------------------------------------------------------ watches
     async def _begin_watches(self) -> None:
         """Remember what is in the watched folders; a watch that goes on keeps what it knows."""
-        had = self._watches
-        self._watches = {}
+        watches: dict[str, Watch] = {}  # the watches in use stay findable until all are there: a run may end meanwhile
         for name, one in self._definitions.items():
             if (config := one.config.watch) is not None:
                 folder = (self._directory / config.folder).resolve()
-                watch = had.get(name)
+                watch = self._watches.get(name)
                 if watch is None or watch.config != config:
                     watch = Watch(config, folder)
                     watch.begin(await self._scan(name, watch))
-                self._watches[name] = watch
+                watches[name] = watch
+        self._watches = watches
 
     async def _run_watches(self) -> None:
         """Look at the watched folders, without end."""
@@ -373,6 +373,8 @@ class TriggerService:
         if entity is None or not entity.data.is_free:
             return  # the end of the run looks
         snapshot, was_lost = await self._scan(name, watch), watch.is_lost
+        if not self._is_there(entity) or self._watches.get(name) is not watch:  # a reload has come meanwhile
+            return
         changed = watch.compare(snapshot, anyio.current_time())
         if watch.is_lost is not was_lost:
             fact = WATCH_LOST if watch.is_lost else WATCH_FOUND
@@ -412,14 +414,21 @@ class TriggerService:
             return _reply(404, "unknown", "there is no webhook of that name")
         self._core.registry.check_disk("a delivery")
         now = self._core.journal_writer.clock.wall.time()
+        found: Received | Forged | Malformed
         try:
             found = await anyio.to_thread.run_sync(receive, hook.provider, definition.secret, headers, body, now)
-        except Forged as error:
-            self._refuse(entity, "", f"forged: {error}")
+        except (Forged, Malformed) as error:
+            found = error
+        # A reload may have come meanwhile, or the log may be continued in a new entity.
+        definition, entity = self._definitions.get(name), self._entities.get(name)
+        if definition is None or entity is None or definition.config.webhook is None:
+            return _reply(404, "unknown", "there is no webhook of that name")
+        if isinstance(found, Forged):
+            self._refuse(entity, "", f"forged: {found}")
             return _reply(401, "forged", "the signature or the token is wrong; see the history of the trigger")
-        except Malformed as error:
-            self._refuse(entity, "", f"malformed: {error}")
-            return _reply(400, "malformed", str(error))
+        if isinstance(found, Malformed):
+            self._refuse(entity, "", f"malformed: {found}")
+            return _reply(400, "malformed", str(found))
         if found.reply is not None:
             self._refuse(entity, found.delivery, f"answered: {found.event} of {hook.provider} starts nothing")
             return HookReply(status=200, body=found.reply)

@@ -77,12 +77,13 @@ class Watch:
 
     def __init__(self, config: WatchConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
-        self._settled: Snapshot = {}
-        self._newest: Snapshot = {}
+        self._settled: Snapshot | None = None
+        """The last settled scan; ``None``: there was none yet, and the first one is only remembered."""
+        self._newest: Snapshot | None = None
         self._since = self._scanned_at = 0.0
         self._is_noticed = False
         self.is_lost = False
-        """Whether the folder is not there."""
+        """Whether the folder could not be scanned: it is not there, or has too many files."""
 
     def begin(self, snapshot: Snapshot | None) -> None:
         """Remember *snapshot*, so that only what changes from here on counts."""
@@ -101,6 +102,9 @@ class Watch:
         self._is_noticed, self._scanned_at = False, now
         self.is_lost = snapshot is None
         if snapshot is None:
+            return ()
+        if self._settled is None:
+            self.begin(snapshot)
             return ()
         if snapshot == self._settled:
             self._newest = self._settled

@@ -193,8 +193,7 @@ def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -
     ],
 )
 def test_a_file_with_an_error(place: TriggerPlace, text: str, message: str) -> None:
-    """A file with an error is refused at the start with exit status 2, line, field and fix. A reload keeps the last
-    good one."""
+    """A file with an error is refused at the start with exit status 2, line, field and fix."""
     place.write("sd/config/triggers.yaml", text)
     error = place.fails("serve", "daemon.yaml")
     assert "triggers.yaml:1: triggers.t" in error

@@ -50,6 +50,10 @@ class Log:
             return event.reason.partition(":")[0]
         return event.name()
 
+    def fail(self, delivery: str) -> None:
+        """Let the start of a delivery fail."""
+        self.take(StartFailed(delivery=delivery, error="the plan has an error"))
+
     def run(self, delivery: str, at: float = 0.0) -> str:
         """Deliver, and let the run that begins end."""
         found = self.deliver(delivery, at)
@@ -156,3 +160,12 @@ def test_a_changed_definition_counts_at_once() -> None:
         DefinitionChanged(definition="d", source="every 60 s", overlap=Overlap.ALLOW, starts_per_hour=1, decided_s=5.0)
     )
     assert (log.deliver("a"), log.deliver("b"), log.data.decided_s) == ("repeated", "starts_per_hour", 5.0)
+
+
+def test_what_could_not_be_started_may_be_delivered_again() -> None:
+    """A sender delivers again after the plan was mended; a delivery that has started a run starts no other."""
+    log = Log()
+    assert log.deliver("d1") == "delivery_accepted"
+    log.fail("d1")
+    assert log.run("d1") == "delivery_accepted"
+    assert log.deliver("d1") == "repeated"

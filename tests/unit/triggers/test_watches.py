@@ -56,6 +56,15 @@ def test_a_change_counts_when_it_has_settled(folder: Folder) -> None:
     assert folder.look(10) == ()
 
 
+def test_what_was_there_at_the_first_scan_is_no_change(tmp_path: Path) -> None:
+    """A scan after a first one that has failed is only remembered: its files fire nothing."""
+    (tmp_path / "a.md").write_text("1")
+    watch = Watch(WatchConfig(folder=str(tmp_path), settle_s=2.0), tmp_path)
+    watch.begin(None)
+    assert watch.compare(scan(tmp_path, ("*",), NOWHERE), 100.0) == ()
+    assert watch.compare(scan(tmp_path, ("*",), NOWHERE), 110.0) == ()
+
+
 def test_a_replaced_file_is_seen_every_time(folder: Folder) -> None:
     """A file that editors replace by a rename is seen each time, not only the first, with the time of the old one; the
     unfinished file beside it is not."""
