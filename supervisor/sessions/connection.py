@@ -212,9 +212,13 @@ class Monitor(Protocol):
         """Record how full the agent's context is."""
         ...
 
-    def take_context_near(self) -> bool:
-        """Return whether the context nears the limit of its window, as far as the agent has reported it since the last
-        call that has returned ``True``."""
+    @property
+    def context_near(self) -> bool:
+        """Whether the agent's last report said that its context nears the limit, and it has not compacted since."""
+        ...
+
+    def context_compacted(self) -> None:
+        """Note that the agent compacts its context now."""
         ...
 
     def admit_call(self) -> bool:

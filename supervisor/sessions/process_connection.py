@@ -219,10 +219,15 @@ class ProcessConnection(AgentConnection):
 
     def _prompted(self, prompt: str) -> Iterable[Out]:
         """Prompt the agent; have it compact its context before, if the context is nearly full and the agent can."""
-        outs: Iterable[Out] | None = None
-        if self.session.monitor is not None and self.session.monitor.take_context_near():
-            outs = self._codec.compact_and_prompt(prompt)
-        return self._codec.prompt(prompt) if outs is None else outs
+        monitor = self.session.monitor
+        if (
+            monitor is not None
+            and monitor.context_near
+            and (outs := self._codec.compact_and_prompt(prompt)) is not None
+        ):
+            monitor.context_compacted()
+            return outs
+        return self._codec.prompt(prompt)
 
     def steer(self, message_id: str, incarnation: int, text: str) -> None:
         working = self.turn_id is not None and incarnation == self._incarnation and self._intent is None

@@ -192,10 +192,11 @@ class Recovery:
         for turn, state in self._turns:
             if state is Turn.IDLE:  # only a turn that is claimed can fail
                 self._send(turn.id, TaskClaimed(request_id=self._request_of(turn.parent_id or "")))
-        for one in (verdicts := [one for one in again if _is_verdict(one)]):
+        verdicts = [one for one in again if _is_verdict(one)]
+        for one in verdicts:
             self._perform(one.entity_id, one.effect, one.seq, one.effect_id)  # before the end of its session
         await self._stop(live)
-        self._go_on(live, [one for one in again if one not in verdicts])
+        self._go_on(live, [one for one in again if not _is_verdict(one)])
         self._live = live
 
     async def finish(self) -> Recovered:
@@ -543,8 +544,12 @@ def is_done(turn: Entity | None) -> bool:
 
 
 def _is_verdict(recovered: RecoveredEffect) -> bool:
-    """Return whether the effect tells a turn that its task has accepted its work."""
-    return isinstance(recovered.effect, SendEvent) and isinstance(recovered.effect.event, TaskCompleted)
+    """Return whether the effect tells a turn that its task has judged its work: that the work was accepted, or, where
+    the effect is one of the task's run, that it was rejected."""
+    if not isinstance(recovered.effect, SendEvent):
+        return False
+    event = recovered.effect.event
+    return isinstance(event, TaskCompleted) or (isinstance(event, TaskFailed) and "#" in recovered.entity_id)
 
 
 def _named(one: RecoveredEffect) -> str:

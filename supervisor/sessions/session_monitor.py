@@ -379,9 +379,14 @@ class SessionMonitor:
             self._record_fact(CONTEXT_NEAR, fact, context.words)
         self._context_near = context.is_near
 
-    def take_context_near(self) -> bool:
-        near, self._context_near = self._context_near, False
-        return near
+    @property
+    def context_near(self) -> bool:
+        """Whether the agent's last report said that its context nears the limit, and it has not compacted since."""
+        return self._context_near
+
+    def context_compacted(self) -> None:
+        """Note that the agent compacts its context now."""
+        self._context_near = False
 
     def admit_call(self) -> bool:
         """Count another tool call; return ``False`` if the budget does not allow the call."""

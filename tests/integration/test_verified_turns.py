@@ -265,16 +265,25 @@ tasks:
 
 
 @pytest.mark.parametrize("sessions", ["resume", "stop"])
-async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, roll: HeldPipe, gate: Gate, sessions: str) -> None:
+@pytest.mark.parametrize(
+    ("verdict", "states", "ends"),
+    [
+        ("task_completed", ("DONE", "VERIFYING"), ["COMPLETING", "REAPED"]),
+        ("task_failed", ("FAILED", "VERIFYING"), ["FAILED", "REAPED"]),
+    ],
+)
+async def test_a_verdict_outlives_its_supervisor(
+    tmp_path: Path, roll: HeldPipe, gate: Gate, sessions: str, verdict: str, states: tuple[str, str], ends: list[str]
+) -> None:
     """A supervisor that dies between the result of the tests and the end of the turn leaves the turn VERIFYING; the
-    next one completes the turn, also if it stops the session, and others after it."""
-    plan = plan_of(WAITS_AT_GATE)
+    next one gives the turn the verdict of its tests, also if it stops the session, and others after it."""
+    plan = plan_of(WAITS_AT_GATE + ("" if verdict == "task_completed" else "; false"))
     agents = plan.agents
     async with supervising(
         tmp_path,
         settings=plan.settings,
         agents=agents,
-        journal=lambda store: FrozenJournal(store, "task_completed"),
+        journal=lambda store: FrozenJournal(store, verdict),
     ) as run:
         async with anyio.create_task_group() as group:
             start_call(group, run_plan, run.sup, plan)
@@ -285,11 +294,14 @@ async def test_a_verdict_outlives_its_supervisor(tmp_path: Path, roll: HeldPipe,
             await run.disk.frozen.wait()
             left = copy.deepcopy(run.store)
             run.disk.thaw.set()
-    assert (left.entities["r1#t"].state, left.entities["t:t1"].state) == ("DONE", "VERIFYING")
+    assert (left.entities["r1#t"].state, left.entities["t:t1"].state) == states
     settings = plan.settings.model_copy(update={"recovery": RecoveryConfig.model_validate({"sessions": sessions})})
     async with taking_over(left, tmp_path, agents=agents, settings=settings):
         pass
-    assert states_of(left.log.after(0, 1_000_000), "t:t1") == [*BEGUN, "COMPLETING", "REAPED"]
+    events = left.log.after(0, 1_000_000)
+    assert states_of(events, "t:t1") == [*BEGUN, *ends]
+    tested = {"task_completed": "tests_passed", "task_failed": "tests_failed"}[verdict]
+    assert only(events, verdict, "t:t1").cause_id == only(events, tested, "r1#t:run").seq
 
 
 def records(workdir: Path) -> list[LifecycleEvent]:
