@@ -65,7 +65,7 @@ def leave_exporters(status: int) -> None:
     collector that may be away, and the telemetry service has had the last spans exported already."""
     if "opentelemetry.sdk.trace" not in sys.modules:
         return
-    with suppress(OSError):
-        for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):  # nobody reads it any more
             stream.flush()
-        os._exit(status)
+    os._exit(status)

@@ -29,12 +29,12 @@ from supervisor.lifecycles.task import ApprovalGranted, Closed, Task
 from supervisor.lifecycles.types import Kind
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.redaction import printable
-from supervisor.policies.usage import NOTHING, USAGE_EVENTS
+from supervisor.policies.usage import NOTHING
 from supervisor.ports import EntityRow, Reader
 from supervisor.work.completion_pipeline import MERGED
 from supervisor.work.reporting import recorded_result, results_of_rows
 from supervisor.work.results import PlanResult
-from supervisor.work.task_usage import TaskUsage
+from supervisor.work.task_usage import TASK_USAGE_EVENTS, TaskUsage
 
 _FOR_A_PERSON: Final = (Task.PLANNED.value, Task.PENDING_APPROVAL.value, Task.BLOCKED.value)
 _MERGE_EVENTS: Final = (Closed.spelled, ApprovalGranted.spelled, MERGED)
@@ -91,7 +91,7 @@ def read_report(reader: Reader, run: EntityRow, *, now: float, supervised: bool,
         rows = reader.entities(archived=True)
     usage = TaskUsage()
     workers = WorkerTimes()
-    for record in reader.events_named(*{*USAGE_EVENTS, *WORKER_EVENTS}, archived=True):
+    for record in reader.events_named(*{*TASK_USAGE_EVENTS, *WORKER_EVENTS}, archived=True):
         usage.take(record)
         workers.take(record)
     sums = usage.sums()

@@ -61,11 +61,15 @@ def _past_text(past: Sequence[RecordedTask]) -> str:
         return "-"
     counts = Counter(one.outcome for one in past)
     ends = ", ".join(f"{counts[end]} {end}" for end in TaskEnd if counts[end])
-    completed = [one for one in past if one.attempt_s]
+    completed = _completed(past)
     if not completed:
         return ends
     spent = cost(_median_cost(past), round(median(one.tokens for one in past)))
     return f"{ends}; median {duration(median(one.attempt_s for one in completed))}{f', {spent}' if spent else ''}"
+
+
+def _completed(past: Sequence[RecordedTask]) -> list[RecordedTask]:
+    return [one for one in past if one.attempt_s and one.outcome == TaskEnd.COMPLETED]
 
 
 def _median_cost(past: Sequence[RecordedTask]) -> float:
@@ -84,7 +88,7 @@ def time_outs_json(found: Sequence[TimeOut]) -> list[dict[str, object]]:
             "why": one.limit.why,
             "earlier": {
                 "outcomes": dict(Counter(past.outcome for past in one.past)),
-                "attempts_s": [past.attempt_s for past in one.past if past.attempt_s],
+                "attempts_s": [past.attempt_s for past in _completed(one.past)],
                 "median_cost_usd": _median_cost(one.past),
                 "median_tokens": round(median(past.tokens for past in one.past)),
             }

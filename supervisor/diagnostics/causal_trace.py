@@ -19,7 +19,7 @@ Example (``lead/docs`` was ended by an abort of ``lead`` with scope SESSION)::
     17  lead/docs: Ended               annotation: stage request
 
 Only the records that an explanation needs are read: the logs of the entities in question, their causes by number, and
-the records of aborts. The time does not grow with the journal.
+the records of aborts. Of the journal, only the number of aborts counts for the time.
 
 Every end has exactly one root, over the causes and over the aborts that the records name; ``supervisor validate`` and
 the simulator check that. No cause is guessed: if the journal lacks a cause, the explanation names the missing record. A

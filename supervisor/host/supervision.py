@@ -49,7 +49,8 @@ from supervisor.sessions.workspace_cleanup import WorkspaceCleanup
 
 _T = TypeVar("_T")
 Listener = Callable[[LifecycleEvent], None]
-"""Function that is called with each durable record, in the task that commits: it must neither wait nor raise."""
+"""Function that is called with each durable record, in the task that commits: it must not wait, handles its own errors,
+and may remove itself."""
 Variables = Callable[[str], Mapping[str, str]]
 """Function that returns variables for the environment of an agent that is launched, given the id of its session."""
 
@@ -182,7 +183,7 @@ def _published(
         subscriptions.publish(record)
         if plugins.listens:
             plugins.publish(record)
-        for listen in tuple(listeners):  # one that fails removes itself
+        for listen in tuple(listeners):  # a copy: one may remove itself
             listen(record)
 
     return publish

@@ -130,7 +130,7 @@ class PlanHistories:
     async def of(self, plan: str, run: str) -> TaskHistory:
         """Return the history of the plan with that name, for its run *run*, which has begun."""
         if plan not in self._known:
-            read = await self._read(plan)
+            read = await self._read(plan, run)
             if self._known.setdefault(plan, read) is read:  # no other run of the plan was faster
                 for words in read.warnings:
                     _log.warning("the history of a plan is read in part", plan=plan, why=words)
@@ -142,11 +142,15 @@ class PlanHistories:
             del ids[:-RUNS_MAX]
         return self._known[plan]
 
-    async def _read(self, plan: str) -> TaskHistory:
+    async def _read(self, plan: str, run: str) -> TaskHistory:
+        """Read what earlier runs of the plan have taught. The run itself may have a result that an earlier supervisor
+        has recorded; its attempts are counted by ``recall_history``."""
+
         def read(reader: Reader) -> TaskHistory:
             if self._runs is None:  # once: there may be many archives
                 self._runs, self._warnings = read_runs(reader)
-            return history_of(reader, self._runs.get(plan, ()), self._warnings, where=self._sup.state_dir)
+            earlier = [one for one in self._runs.get(plan, ()) if one != run]
+            return history_of(reader, earlier, self._warnings, where=self._sup.state_dir)
 
         try:
             return await self._sup.journal.read(self._sup.subscriptions.follow, read)

@@ -4,11 +4,15 @@ Pure."""
 from __future__ import annotations
 
 from collections import Counter
+from typing import Final
 
-from supervisor.lifecycles.task_run import TaskRun
+from supervisor.lifecycles.task_run import RUN, TaskRun
 from supervisor.lifecycles.types import Kind, LifecycleEvent
-from supervisor.policies.usage import NOTHING, UsageTotals
+from supervisor.policies.usage import NOTHING, USAGE_EVENTS, UsageTotals
 from supervisor.work.results import TaskResult
+
+TASK_USAGE_EVENTS: Final = (*USAGE_EVENTS, *(event.name() for event in RUN.events.values()))
+"""Names of the events whose records are needed."""
 
 
 class TaskUsage(UsageTotals):
@@ -22,7 +26,7 @@ class TaskUsage(UsageTotals):
         """The task that a session has claimed, by session."""
         self._agents: dict[str, str] = {}
         """The agent of a session, by session."""
-        self._workers: dict[str, str] = {}
+        self._last_agents: dict[str, str] = {}
         """The agent of the session that has claimed a task last, by task."""
         self._began_s: dict[str, float] = {}
         """Start of the last attempt of a task run (the journal's seconds), by run."""
@@ -38,7 +42,7 @@ class TaskUsage(UsageTotals):
                 self._agents[record.entity_id] = str(record.metadata.get("agent", ""))
             case Kind.TASK if record.event == "claimed" and record.outcome == "transition":
                 by = str(record.metadata["by"])
-                self._holders[by], self._workers[record.entity_id] = record.entity_id, self._agents.get(by, "")
+                self._holders[by], self._last_agents[record.entity_id] = record.entity_id, self._agents.get(by, "")
             case Kind.RUN if record.from_status != record.to_status:
                 self._take_run(record)
 
@@ -53,7 +57,7 @@ class TaskUsage(UsageTotals):
     def attempt(self, task_id: str) -> tuple[str, float]:
         """Return the agent that has claimed the task last, and the seconds of its last completed attempt; ``""`` and 0
         if there is none."""
-        return self._workers.get(task_id, ""), self._attempts.get(task_id, 0.0)
+        return self._last_agents.get(task_id, ""), self._attempts.get(task_id, 0.0)
 
     def complete(self, *results: tuple[str, TaskResult]) -> list[TaskResult]:
         """Return *results*, each given with the id of its task, with the launches, the agent and the time of the

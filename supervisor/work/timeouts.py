@@ -1,9 +1,9 @@
 """Time limits of attempts at tasks with a size: from the size, then from what completed attempts took.
 
 The limit is at first the seconds of the size times the factor of the complexity; as soon as enough attempts were
-completed, their durations determine the limit instead. No bound is below the seconds of the size itself: an XL task has
-its two hours, although the cap of other sizes is shorter. All times are arguments and results in seconds: no clock is
-read here.
+completed, their durations determine the limit instead. No upper bound is below the seconds of the size itself: an XL
+task has its two hours, although the cap of other sizes is shorter. All times are arguments and results in seconds: no
+clock is read here.
 """
 
 from __future__ import annotations
