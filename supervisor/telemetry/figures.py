@@ -182,6 +182,8 @@ class Figures:
         at = activity.ended_at or 0.0
         match activity.kind:
             case ActivityKind.TURN:
+                for key in [one for one in self.asked if one[0] == activity.id]:  # a lost turn is told no answer
+                    del self.asked[key]
                 name = "supervisor_turn_duration_seconds"
                 self.observe(name, activity.took_s, activity.agent, activity.outcome, at=at, trace_id=trace_id)
             case ActivityKind.CALL:
