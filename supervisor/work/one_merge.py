@@ -20,12 +20,12 @@ The branch of a workstream that has failed or was cancelled stays, with the work
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterable
 from functools import partial
 
 import msgspec
 
+from supervisor.diagnostics.merge_plan import conflict_fix
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import ENDS_WELL, TaskEnd
 from supervisor.lifecycles.types import HeldBy, Kind
@@ -151,18 +151,19 @@ def _sentence(plan: MergePlan, merge: Merge) -> str:
 
 def _obstacle_words(plan: MergePlan, merge: Merge) -> tuple[str, str]:
     """Return what refuses the merge, and the command that helps."""
-    again = f"supervisor merge {plan.run}"
-    if not merge.conflicts:
-        return f"{plan.branch} cannot be merged into {plan.target}: {merge.why}", f"mend that, then: {again}"
-    branch, target = shlex.quote(plan.branch), shlex.quote(plan.target)
-    fix = f"git switch {branch} && git merge {target}, resolve and commit, git switch {target}, then: {again}"
-    return f"{plan.branch} is {merge.why}", fix
+    if merge.conflicts:
+        return f"{plan.branch} is {merge.why}", conflict_fix(plan)
+    words = f"{plan.branch} cannot be merged into {plan.target}: {merge.why}"
+    return words, f"mend that, then: supervisor merge {plan.run}"
 
 
 # ----------------------------------------------------------------------------------------- by a person's command
-async def merge_run(sup: SupervisorCore, run: str, *, by: str, dry_run: bool = False) -> tuple[MergePlan, str]:
+async def merge_run(
+    sup: SupervisorCore, run: str, *, by: str, dry_run: bool = False, commit: str = ""
+) -> tuple[MergePlan, str]:
     """Merge the branch of a run that has ended, or whose merge is held, into the target. Return the merge plan, and a
-    sentence about the merge; with *dry_run* only the plan, and nothing is merged.
+    sentence about the merge; with *dry_run* only the plan, and nothing is merged. If *commit* is given, the branch must
+    be there.
 
     Raises:
         NoSuchEntity: the journal has no such run.
@@ -184,6 +185,10 @@ async def merge_run(sup: SupervisorCore, run: str, *, by: str, dry_run: bool = F
         plan = _with_tasks(plan, ((one.id, one.outcome) for one in results_of_rows(rows, run, None)))
     if dry_run:
         return plan, ""
+    if commit not in ("", plan.commit):
+        raise Refused(
+            f"{plan.branch} is at {plan.commit[:12]} by now, and not at {commit[:12]}; look at its plan again"
+        )
     workstream = WorkstreamEntity(sup)
     entity = entity_of(row, sup.journal_writer) if row.ended else sup.registry.entity(run)
     workstream.take_up_at(entity, records[-1].seq)
