@@ -92,8 +92,9 @@ async def _merged_by_own_supervisor(
     where = data.branch.directory if data.branch is not None else "."
     try:
         async with open_in(lambda: state, settings=settings, workdir=where) as sup:
-            given = {"by": request.by, "dry_run": request.dry_run, "commit": request.commit}
-            plan, merged = await merge_run(sup.core, request.run, **given)
+            plan, merged = await merge_run(
+                sup.core, request.run, by=request.by, dry_run=request.dry_run, commit=request.commit
+            )
             return {"plan": plan, "merged": merged}
     except Exception as error:
         match cause_of(error):
@@ -121,9 +122,7 @@ def _check_alone(rows: Sequence[EntityRow], run: EntityRow, state_dir: Path) -> 
             continue
         if row.kind == Kind.WORKSTREAM and msgspec.json.decode(row.data, type=WorkstreamData).to_merge:
             continue
-        fix = (
-            f"run its plan again, or start the daemon (`supervisor serve{state_dir_words(state_dir)}`), and merge then"
-        )
+        fix = f"run its plan again, or `supervisor serve{state_dir_words(state_dir)}`, and merge then"
         raise BadInput(f"{row.kind} {row.id} was interrupted, and waits to be continued; {fix}")
 
 

@@ -28,8 +28,8 @@ import msgspec
 from supervisor.diagnostics.merge_plan import conflict_fix
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import ENDS_WELL, TaskEnd
-from supervisor.lifecycles.types import HeldBy, Kind
-from supervisor.lifecycles.workstream import Workstream, WorkstreamData
+from supervisor.lifecycles.types import HeldBy, Kind, LifecycleEvent
+from supervisor.lifecycles.workstream import ValidationPassed, Workstream, WorkstreamData
 from supervisor.ports import EntityRow, Merge, MergePlan, WorkspaceHeld, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import NoSuchEntity, Refused
@@ -37,7 +37,7 @@ from supervisor.sessions.journal_state import entity_of, records_of
 from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.reporting import results_of_rows
-from supervisor.work.workstream import MERGE_PLAN, WorkstreamEntity
+from supervisor.work.workstream import MERGE_PLAN, WHOLE_MERGED, WorkstreamEntity
 from supervisor.work.workstream_export import export_workstream
 
 _log = get_logger()
@@ -102,7 +102,7 @@ async def _clean_up(sup: SupervisorCore, run: str, resumes: str, directory: str)
     left = await sup.cleanup.clean_up(run, "")
     if resumes:
         await sup.cleanup.clean_up(resumes, "")
-    await sup.verification.forget(WorkspaceSpec(directory=directory))
+    await sup.verification.forget(WorkspaceSpec(directory=directory, workstream=run))
     return left.branch
 
 
@@ -175,9 +175,9 @@ async def merge_run(
     if row is None:
         raise NoSuchEntity(run)
     data = msgspec.json.decode(row.data, type=WorkstreamData)
-    _check_mergeable(sup, row, data, rows)
-    plan = await _plan(sup, run, "", data.to_merge)
     records = await records_of(sup.journal, run)
+    _check_mergeable(sup, row, data, rows, records)
+    plan = await _plan(sup, run, "", data.to_merge)
     recorded = [msgspec.convert(one.metadata, MergePlan) for one in records if one.event == MERGE_PLAN]
     if recorded:
         plan = msgspec.structs.replace(plan, tasks=recorded[-1].tasks, left_out=recorded[-1].left_out)
@@ -186,9 +186,8 @@ async def merge_run(
     if dry_run:
         return plan, ""
     if commit not in ("", plan.commit):
-        raise Refused(
-            f"{plan.branch} is at {plan.commit[:12]} by now, and not at {commit[:12]}; look at its plan again"
-        )
+        now = f"{plan.branch} is at {plan.commit[:12]} by now, and not at {commit[:12]}"
+        raise Refused(f"{now}; look at the merge plan again")
     workstream = WorkstreamEntity(sup)
     entity = entity_of(row, sup.journal_writer) if row.ended else sup.registry.entity(run)
     workstream.take_up_at(entity, records[-1].seq)
@@ -219,14 +218,23 @@ async def _merge_now(sup: SupervisorCore, plan: MergePlan, name: str) -> Merge:
     return merge
 
 
-def _check_mergeable(sup: SupervisorCore, row: EntityRow, data: WorkstreamData, rows: Iterable[EntityRow]) -> None:
-    """Check that the run has a branch that is not merged by somebody else.
+def _check_mergeable(
+    sup: SupervisorCore,
+    row: EntityRow,
+    data: WorkstreamData,
+    rows: Iterable[EntityRow],
+    records: Iterable[LifecycleEvent],
+) -> None:
+    """Check that the run has a branch that is not merged yet, and by nobody else.
 
     Raises:
-        Refused: it has none, it goes on, or another run has its work.
+        Refused: it has none, it is merged, it goes on, or another run has its work.
     """
     if data.branch is None:
         raise Refused(f"run {row.id} has no branch to merge: its tasks were merged one by one, or worked in place")
+    for record in records:
+        if record.event in (WHOLE_MERGED, ValidationPassed.spelled):
+            raise Refused(f"run {row.id} is done: {record.reason}")
     if any(one.run_id == row.id for one in sup.plan_commands):
         raise Refused(f"run {row.id} goes on, and merges at its end, if its validation passes")
     if not (row.ended or data.to_merge):

@@ -330,7 +330,10 @@ class PlanRunner:
         names = {one.task.id for one in every_task(plan.tasks)}
         if previous is not None and previous.closed.keys() >= names and not self._unmerged(plan, recovery):
             why = "nothing of it was cancelled, given up or changed: every task is closed"
-            raise Refused(f"plan {plan.workstream!r} is not resumed: {why}; start it fresh to do all of it again")
+            merge = f", or merge it: supervisor merge {previous.workstream}" if previous.branch_of else ""
+            raise Refused(
+                f"plan {plan.workstream!r} is not resumed: {why}; start it fresh to do all of it again{merge}"
+            )
 
     async def _read_previous(self, plan: Plan, resumes: str, refused: Collection[str] = ()) -> None:
         # What this supervisor has just given up may still be on its way to the disk.

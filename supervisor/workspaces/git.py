@@ -772,24 +772,26 @@ class GitWorkspaces:
 
     @_repeated
     async def forget(self, spec: WorkspaceSpec) -> None:
-        """Remove the references to checkpoints whose commits are in the target.
+        """Remove the references to checkpoints whose commits are in the target, or on the branch of the workstream.
 
         Raises:
             WorkspaceError: git fails.
         """
-        if await self._merged_checkpoints():
+        if await self._merged_checkpoints(spec.workstream):
             async with self._step(DropCheckpoints()):
-                await self._drop_checkpoints()
+                await self._drop_checkpoints(spec.workstream)
 
-    async def _merged_checkpoints(self) -> list[str]:
-        target = f"refs/heads/{await self.target()}"
-        listed = await self._git.must(
-            self._repository, "for-each-ref", "--merged", target, "--format=%(refname)", _SAVED
-        )
-        return text_of(listed).splitlines()
+    async def _merged_checkpoints(self, workstream_id: str = "") -> list[str]:
+        found: dict[str, None] = {}
+        for branch in (await self.target(), *([branch_of(workstream_id)] if workstream_id else ())):
+            head = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
+            how = ("for-each-ref", "--merged", head, "--format=%(refname)", _SAVED)
+            listed = text_of(await self._git.must(self._repository, *how)) if head else ""
+            found |= dict.fromkeys(listed.splitlines())
+        return [*found]
 
-    async def _drop_checkpoints(self) -> None:
-        for name in await self._merged_checkpoints():
+    async def _drop_checkpoints(self, workstream_id: str = "") -> None:
+        for name in await self._merged_checkpoints(workstream_id):
             await self._git.run(self._repository, "update-ref", "-d", name)
 
     # ------------------------------------------------------------------------------------------ clean-up
