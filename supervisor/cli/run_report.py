@@ -20,7 +20,7 @@ from supervisor.cli.options import examples, json_option, say, state_dir_option,
 from supervisor.cli.rendering import counted, duration, json_text, local_time
 from supervisor.cli.results import branch_lines, completion_lines, task_lines
 from supervisor.diagnostics.outcomes import data_of
-from supervisor.diagnostics.run_summary import RunSummary, summarize_runs
+from supervisor.diagnostics.run_summary import RunSummary, merge_obstacle, summarize_runs
 from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.tree_view import Notes, permission_id, waiting_permissions
 from supervisor.diagnostics.worker_use import WORKER_EVENTS, WorkerTimes
@@ -117,7 +117,10 @@ def _result(reader: Reader, run: EntityRow, rows: Sequence[EntityRow], usage: Ta
     found = results_of_rows(rows, run.id, why)
     unknown = [(id_of_task(run.id, one.id), one) for one in found if one.id not in known]
     tasks = {**known, **{one.id: one for one in usage.complete(*unknown)}}
-    return PlanResult(tasks, recorded.error if recorded is not None else "", run=run.id)
+    error = recorded.error if recorded is not None else ""
+    if obstacle := merge_obstacle(run):
+        error = f"not merged: {obstacle}"
+    return PlanResult(tasks, error, run=run.id)
 
 
 def _branch(reader: Reader, run: EntityRow) -> str:
@@ -183,7 +186,7 @@ def report_json(report: RunReport) -> Mapping[str, Any]:
     return {
         "run": report.run,
         "ok": report.result.ok,
-        "error": report.result.why if report.run.outcome else "",
+        "error": report.result.why if report.run.outcome or report.run.held_by else "",
         "used": report.used.as_record,
         "tasks": tasks,
         "workers": report.result.workers,

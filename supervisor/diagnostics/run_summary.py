@@ -14,6 +14,7 @@ from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.lifecycles.run_ids import run_of
 from supervisor.lifecycles.task import ENDS_WELL
 from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.workstream import WorkstreamData
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import EntityRow
 
@@ -76,6 +77,13 @@ def summarize_runs(
         for row in runs
         for data in [data_of(row)]
     )
+
+
+def merge_obstacle(row: EntityRow) -> str:
+    """Return what refuses the merge of a run, the row of whose workstream is given, with the command that helps: the
+    run is over until a person has merged it. ``""`` if nothing does."""
+    data = msgspec.json.decode(row.data, type=WorkstreamData)
+    return _obstacle(data_of(row)) if not row.ended and data.waits_for_person else ""
 
 
 def _obstacle(data: Mapping[str, Any]) -> str:
