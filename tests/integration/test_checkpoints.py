@@ -127,7 +127,7 @@ async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
     assert (await carried_out(plan_of("echo 1 > new.txt"), repository)).ok
     (one,) = saved(repository)
     assert (one.entity_id, one.metadata["state"], one.metadata["attempt"]) == ("r1#t:run", "COMPLETED", 1)
-    assert one.metadata["saved_as"] == git(repository, "rev-parse", "main^2")
+    assert one.metadata["saved_as"] == git(repository, "rev-parse", "main^2^2")
     assert git(repository, "for-each-ref", "refs/supervisor") == ""
 
 
@@ -202,7 +202,7 @@ async def test_work_in_conflict_is_not_resumed(repository: Path) -> None:
     checkpoint, and what it makes of both is merged."""
     meanwhile = f"(cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs)"
     resolve = "grep -E 'mine|theirs' a.txt | sort > both.txt; mv both.txt a.txt"
-    plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", resolve))
+    plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", resolve), merge="each")
     assert (await carried_out(plan, repository)).ok
     assert (repository / "a.txt").read_text() == "mine\ntheirs\n"
     assert [data.resumed_from for _, data in runs(repository)] == ["", ""]
