@@ -32,7 +32,8 @@ pytestmark = pytest.mark.anyio
 AGENTS = {"a": AgentConfig(adapter="scripted", permissions=PermissionsConfig(default=Decision.ASK))}
 TOOLS = [
     "abort", "access_levels", "add_tasks", "answer", "cancel_run", "close", "compact", "inspect", "list", "merge_run",
-    "permissions", "processes", "prompt", "reload", "send", "split", "stalls", "start", "steer", "stop", "submit", "why",
+    "permissions", "processes", "prompt", "reload", "send", "split", "stalls", "start", "steer", "stop", "submit",
+    "why",
 ]  # fmt: skip
 
 
