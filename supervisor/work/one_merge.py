@@ -66,7 +66,7 @@ async def merge_whole(plan_run: PlanRun, commit: str) -> str:
     try:
         merge = await outlast_obstacles(do, workstream.note_obstacle, clock, sup.stopping, workstream.data.held_by)
     except WorkspaceHeld as held:  # the supervisor is ending
-        return f"not merged yet: {held}; `supervisor merge {workstream.id}` merges it"
+        return f"not merged yet: {held}; then: supervisor merge {workstream.id}"
     if merge.outcome == "refused":
         return _refuse(workstream, *_obstacle_words(plan, merge))
     await workstream.record_validated("", _sentence(plan, merge))

@@ -158,7 +158,7 @@ def test_a_conflict_of_the_merge_waits_for_a_person(demo: Demo) -> None:
 
 
 def test_a_resumed_run_goes_on_upon_the_branch(demo: Demo) -> None:
-    """Where a task has failed, the target stays as it was, and a run with ``--resume`` goes on upon the branch: it does
+    """After the failure of a task the target is as it was, and a run with ``--resume`` goes on upon the branch: it does
     only the rest, and is merged once."""
     demo.plan(second="test -e ../../../ready && cat a > b")
     assert demo.run("run", "plan.yaml").status == 1
