@@ -107,7 +107,7 @@ def test_every_request_is_answered_and_on_record(place: TriggerPlace) -> None:
     until(lambda: "started" in [outcome for outcome, _ in place.history("push")])
     place.write("go", "")
     until(lambda: place.states().get("@push") == "waiting")
-    assert [why for outcome, why in place.history("push") if outcome == "nothing"] == [
+    assert [why for outcome, why in place.history("push") if outcome == "refused"] == [
         "repeated", "overlap", "only", "forged", "malformed", "answered", "refused unread with status 413"
     ]  # fmt: skip
     assert place.plans() == ["push"]
@@ -130,6 +130,13 @@ def test_too_many_requests_are_refused_unread(place: TriggerPlace) -> None:
         for path, status in [("/hooks/none", 404), ("/hooks/inbox", 404), ("/hooks/push/more", 404)]:
             assert client.post(path, content=b"{}").status_code == status
         assert client.get("/hooks/push").status_code == 405
+
+    def of_unknown() -> list[str]:
+        history = json.loads(place.run("triggers", "history", "--json").out)
+        return [one["why"] for one in history if not one["trigger"]]
+
+    until(lambda: len(of_unknown()) == 3)
+    assert of_unknown() == [f"unknown: there is no webhook {name!r}" for name in ("none", "inbox", "push/more")]
 
 
 def test_only_webhooks_need_no_token(place: TriggerPlace) -> None:
@@ -158,9 +165,15 @@ def test_a_delivery_starts_a_run_once_across_a_kill(place: TriggerPlace) -> None
     place.write("go", "")
     until(lambda: place.states().get("@push") == "waiting")
     assert place.post(EVENT).json()["reason"].startswith("repeated")
-    assert [outcome for outcome, _ in place.history("push")] == ["accepted", "started", "nothing", "ended", "nothing"]
+    assert [outcome for outcome, _ in place.history("push")] == ["accepted", "started", "refused", "ended", "refused"]
     assert place.plans() == ["push"]
     assert place.run("validate", "sd").status == 0
+    why = place.run("why", "r1").out
+    assert why.startswith("run r1 was completed at ")
+    assert "trigger @push started it at " in why
+    assert why.endswith(" for delivery 7:d1.\n")
+    assert "trigger @push" not in place.run("why", "r1#fix").out
+    assert "delivery_accepted" in place.run("why", "r1", "-v").out
 
 
 def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -> None:
@@ -209,8 +222,9 @@ def test_a_reload_keeps_the_last_good_file(place: TriggerPlace) -> None:
     place.write("sd/config/triggers.yaml", "triggers: {t: {schedule: {every_s: 6000}, plan: plan.yaml}}")
     assert "triggers t are new or changed; triggers push, inbox are gone" in place.run("reload").out
     assert place.post(EVENT, "d2").status_code == 404
+    until(lambda: "@unknown" in place.states())
     assert {one: state for one, state in place.states().items() if one.startswith("@")} == {
-        "@push": "closed", "@inbox": "closed", "@t": "waiting"
+        "@push": "closed", "@inbox": "closed", "@t": "waiting", "@unknown": "waiting"
     }  # fmt: skip
 
 
@@ -220,7 +234,9 @@ def test_who_may_write_the_file(place: TriggerPlace) -> None:
     place.write("daemon.yaml", "agents: {w: {adapter: scripted}}")
     assert "triggers.yaml is not read" in _said(place.serve("daemon.yaml"), place)
     place.write("daemon.yaml", CONFIG)
-    assert "can write it: a change takes effect at a reload" in _said(place.serve("daemon.yaml"), place)
+    assert f"can write {place.state.triggers}: a change takes effect at a reload" in _said(
+        place.serve("daemon.yaml"), place
+    )
     place.state.triggers.chmod(0o666)
     assert "other users may write" in place.fails("serve", "daemon.yaml")
 
@@ -247,7 +263,7 @@ def test_an_agent_starts_nothing_by_a_webhook(place: TriggerPlace) -> None:
     place.serve("daemon.yaml")
     place.run("wait", place.submit("agent.yaml"))
     assert "webhooks are for senders outside" in (place.path / "reply").read_text()
-    assert place.history("push")[-1] == ("nothing", "refused unread with status 403")
+    assert place.history("push")[-1] == ("refused", "refused unread with status 403")
     assert "push" not in place.plans()
 
 
@@ -276,7 +292,7 @@ def test_the_commands(place: TriggerPlace) -> None:
     done = place.run(*tried, "--event-name", "push")
     assert (done.status, "starts task fix" in done.out, '{"message": "line' in done.out) == (0, True, True)
     done = place.run(*tried, "--event-name", "issues")
-    assert (done.status, done.out) == (1, "starts nothing: events: 'issues' is none of push\n")
+    assert (done.status, done.out) == (1, "refused: events: 'issues' is none of push\n")
     assert "--event: plan.yaml is not JSON" in place.fails("triggers", "test", "push", "--event", "plan.yaml")
     place.serve("daemon.yaml")
     assert "waiting" in place.run("triggers", "list").out
