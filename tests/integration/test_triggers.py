@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -192,6 +193,35 @@ def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -
     assert ['["1.md"]' in logs[0].replace("\\", ""), '["2.md"]' in logs[1].replace("\\", "")] == [True, True]
 
 
+def test_a_merge_into_the_watched_folder_starts_nothing(place: TriggerPlace) -> None:
+    """A plan that works in a worktree, and whose work is merged into the watched folder of the checkout, is started
+    once for each file that somebody puts there: neither what it writes nor the merge starts it again."""
+    place.write("daemon.yaml", "workspace: worktree\n" + CONFIG)
+    writes = "echo made > inbox/merged.md; cat inbox/*.md >> inbox/all.md; echo x >> $PLACE/done"
+    place.write(
+        "plan.yaml",
+        f"""
+        workspace: worktree
+        agents: {{s: {{adapter: scripted}}}}
+        tasks: [{{id: read, agent: s, prompt: "@run {writes.replace("$PLACE", str(place.path))}"}}]
+        """,
+    )
+    place.write("inbox/kept.md", "kept")
+    place.write(".gitignore", "/sd/\n/done\n/daemon.yaml\n/new-*\n")
+    for arguments in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "base")):
+        place.git(*arguments)
+    place.serve("daemon.yaml")
+    for number in (1, 2):
+        place.write(f"new-{number}", "x").rename(place.path / "inbox" / f"{number}.md")
+        until(lambda number=number: [one for one, _ in place.history("inbox")].count("ended") == number)  # type: ignore[misc]
+    assert [outcome for outcome, _ in place.history("inbox")] == ["accepted", "started", "ended"] * 2
+    logs = [place.run("logs", name).out.replace("\\", "") for name in ("r1#read", "r2#read")]
+    assert ['["1.md"]' in logs[0], '["2.md"]' in logs[1]] == [True, True]
+    assert (place.path / "done").read_text() == "x\n" * 2
+    assert place.git("show", "main:inbox/merged.md").strip() == "made"
+    assert (place.path / "inbox" / "merged.md").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -203,13 +233,14 @@ def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -
         ("triggers: {t: {watch: {folder: sd}, plan: plan.yaml}}", "belongs to the supervisor"),
         ("triggers: {t: {webhook: {provider: slack, secret: {env: NONE}}, plan: plan.yaml}}", "NONE is not set"),
         ("triggers: {t: {plan: plan.yaml}}", "t: has no source; give one of schedule, webhook and watch"),
+        ("triggers", "'triggers' is text; give a mapping of keys to values"),
     ],
 )
 def test_a_file_with_an_error(place: TriggerPlace, text: str, message: str) -> None:
     """A file with an error is refused at the start with exit status 2, line, field and fix."""
     place.write("sd/config/triggers.yaml", text)
     error = place.fails("serve", "daemon.yaml")
-    assert "triggers.yaml:1: triggers.t" in error
+    assert re.search(r"triggers\.yaml:1: (triggers\.t|'triggers' is)", error)
     assert message in error
 
 
