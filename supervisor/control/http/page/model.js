@@ -30,7 +30,7 @@ const pushed = (list, one, most) => {
 /** Session of a turn, an agent, a call or a permission: the part of the id before the first colon. */
 export const sessionOf = (id) => id.split(":", 1)[0];
 /** Run of a task, and of what belongs to it: "r7" of "r7#fix:run". */
-export const runOf = (id) => id.split("#", 1)[0];
+const runOf = (id) => id.split("#", 1)[0];
 export const isTask = (id) => id.includes("#");
 
 export class Model {
@@ -94,7 +94,7 @@ export class Model {
     const s = {
       kind: "session", id, name: clean(id.slice(cut + 1), 200), parent, children: [], run: null, task: null, agent, limits, state, since: t, born: t,
       ended: null, outcome: "", heard: t, turns: [], agents: [], marks: [], segments: [], visual: null, own: nothing(), total: nothing(),
-      scopes: [], errors: 0, error: "", stall: null, stop: null, stage: null, rung: "", took: null, survivors: 0, visits: {}, server: null,
+      scopes: [], error: "", stall: null, stop: null, stage: null, reached: "", took: null, survivors: 0, visits: {}, server: null,
     };
     this.sessions.set(id, s);
     const above = parent && this.sessions.get(parent);
@@ -119,7 +119,7 @@ export class Model {
         this.budgets(meta);
         break;
       case "Stalled":
-        s.stall = { t: r.timestamp, step: meta.step || "", silent: meta.silent_s };
+        s.stall = { t: r.timestamp, step: meta.step || "" };
         pushed(s.marks, { t: r.timestamp, kind: "stall", text: `${r.reason || "no sign of life"}; action: ${meta.step || "none"}`, seq: r.seq }, MARKS_MAX);
         break;
       case "UrgentMessage":
@@ -127,7 +127,6 @@ export class Model {
         break;
       case "SessionExited":
         if (meta.verdict?.error && !s.stop) {
-          s.errors++;
           s.error = clean(meta.verdict.error);
           pushed(s.marks, { t: r.timestamp, kind: "crash", text: line(meta.verdict.error), seq: r.seq }, MARKS_MAX);
         }
@@ -143,7 +142,7 @@ export class Model {
         break;
       case "AbortRecord": this.abort(r, meta, s); break;
       case "Ended":
-        this.end(s, r.timestamp, { rung: meta.rung || "", took: meta.took_s ?? null, survivors: meta.survivors || 0 });
+        this.end(s, r.timestamp, { reached: meta.rung || "", took: meta.took_s ?? null, survivors: meta.survivors || 0 });
         break;
     }
     s.server = null;
@@ -168,7 +167,6 @@ export class Model {
       const above = s.parent && this.sessions.get(s.parent);
       if (above) above.children = above.children.filter((one) => one !== s);
       else this.roots = this.roots.filter((one) => one !== s);
-      if (s.run) this.runs.get(s.run)?.sessions.delete(s.id);
     }
   }
 
@@ -182,7 +180,7 @@ export class Model {
     const old = this.aborts.get(id);
     this.aborts.set(id, {
       id, seq: r.seq, t: r.timestamp, scope: meta.scope, target: meta.target || r.entity_id, reason: clean(meta.reason || r.reason), by: meta.actor || r.actor,
-      session: s.id, nodes: old?.nodes || new Set(), parent: meta.parent_record ?? null,
+      session: s.id, nodes: old?.nodes || new Set(),
     });
     if (this.aborts.size > 500) this.aborts.delete(this.aborts.keys().next().value);
     pushed(s.marks, { t: r.timestamp, kind: "abort", text: `abort, scope ${meta.scope}: ${line(meta.reason)}`, seq: r.seq }, MARKS_MAX);
@@ -278,7 +276,7 @@ export class Model {
 
   // ------------------------------------------------------------------------------------------------- runs and tasks
   bornRun(id, { t, state, name }) {
-    const run = { kind: "run", id, name: clean(name, 200), state, since: t, born: t, ended: null, tasks: [], sessions: new Set(), used: nothing(), visits: {} };
+    const run = { kind: "run", id, name: clean(name, 200), state, since: t, born: t, ended: null, tasks: [], used: nothing(), visits: {}, merges: false };
     this.runs.set(id, run);
     this.shape++;
     return run;
@@ -287,6 +285,7 @@ export class Model {
   run(r, meta, moves) {
     const run = this.runs.get(r.entity_id) || this.bornRun(r.entity_id, { t: r.timestamp, state: r.to_status, name: meta.name || r.entity_id });
     if (r.event === "Born") Object.assign(run, { name: clean(meta.name || run.name, 200), born: r.timestamp });
+    if (r.event === "Plan") run.merges = meta.plan?.workspace === "worktree";
     if (r.event === "Plan") run.agents = new Map((meta.plan?.tasks || []).map((one) => [String(one.id), String(one.agent || "")]));
     const was = run.state;
     enter(run, r, moves);
@@ -296,7 +295,7 @@ export class Model {
   }
 
   bornTask(id, { t, state, name }) {
-    const task = { kind: "task", id, name: clean(name, 200), run: runOf(id), state, since: t, born: t, depends: [], part: "", sessions: [], reason: "", end: null, outcome: "", visits: {}, started: null, approval: false, failures: 0 };
+    const task = { kind: "task", id, name: clean(name, 200), run: runOf(id), state, since: t, born: t, depends: [], sessions: [], reason: "", end: null, outcome: "", visits: {}, failures: 0 };
     this.tasks.set(id, task);
     if (!this.runs.has(task.run)) this.bornRun(task.run, { t, state: "", name: task.run });
     this.runs.get(task.run).tasks.push(task);
@@ -306,10 +305,9 @@ export class Model {
   task(r, meta, moves) {
     let task = this.tasks.get(r.entity_id);
     if (!task) task = this.bornTask(r.entity_id, { t: r.timestamp, state: r.to_status, name: meta.name || r.entity_id.slice(r.entity_id.indexOf("#") + 1) });
-    if (r.event === "Born") Object.assign(task, { depends: (meta.depends_on || meta.waiting_for || []).map((one) => (isTask(one) ? one : `${task.run}#${one}`)), part: meta.part_of || "", approval: !!meta.needs_approval, born: r.timestamp });
+    if (r.event === "Born") Object.assign(task, { depends: (meta.depends_on || meta.waiting_for || []).map((one) => (isTask(one) ? one : `${task.run}#${one}`)), born: r.timestamp });
     enter(task, r, moves);
     if (moves) task.reason = clean(r.reason || meta.reason);
-    if (r.to_status === "IN_PROGRESS" && task.started === null) task.started = r.timestamp;
     if (r.to_status === "FAILED" && moves) task.failures++;
     const isOver = task.state === "CLOSED" || task.state === "CANCELLED" || task.state === "FAILED";
     task.end = isOver ? (task.end ?? r.timestamp) : null;
@@ -333,7 +331,6 @@ export class Model {
       one.children.forEach(walk);
     };
     walk(s);
-    this.runs.get(task.run).sessions.add(s.id);
     this.shape++;
   }
 
@@ -373,7 +370,7 @@ export class Model {
   }
 
   /** Take what the supervisor says of its living sessions: signs of life that are in no record, and its visual states. */
-  hear(lines, now) {
+  takeSigns(lines, now) {
     for (const one of lines) {
       const s = this.sessions.get(one.id);
       if (!s || s.ended !== null) continue;
@@ -478,7 +475,7 @@ function newTurn(id, t, state) {
 
 function newCall(id, turn, t, meta) {
   const title = clean(meta.title);
-  return { id, turn, call: meta.call_id ?? id, title, tool: clean(meta.tool_kind), within: meta.within || 0, status: gitStatus(title), start: t, end: null, outcome: "", reason: "", pid: null, abort: null };
+  return { id, turn, call: meta.call_id ?? id, title, tool: clean(meta.tool_kind), status: gitStatus(title), start: t, end: null, outcome: "", reason: "", pid: null, abort: null };
 }
 
 /** Note the state that a record has moved an entity to. */
