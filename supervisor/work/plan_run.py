@@ -492,14 +492,15 @@ class PlanRun:
         """Return the time limit of the next attempt (``attempt_limits.choose_limit``)."""
         kind, limits = kind_of(execution.task), self.setup.settings.limits
         size = kind.words if kind is not None else ""
-        return choose_limit(
+        chosen = choose_limit(
             execution.task,
             self.plan.agent_configs.get(execution.agent),
             self.history.durations(execution.name, execution.agent, size),
             default_s=self.plan.task_lifecycle.default_timeout,
             turn_s=limits.turn_timeout_s if "turn_timeout_s" in limits.model_fields_set else None,
             is_command=self._is_command(execution),
-        ).limit
+        )
+        return chosen.limit._replace(timeout_source=chosen.why)
 
     def _is_command(self, execution: TaskExecution) -> bool:
         """Return whether a program that is no agent does the task. An agent of the embedding program is not in the
