@@ -26,6 +26,17 @@ RUNS = f"""() => {{ {RECORD}
         take("session", `s-${{run}}`, "Usage", "", "fact", {{ used, scopes }});
     }}
 }}"""
+MANY = f"""() => {{ {RECORD}
+    for (let n = 1; n <= 700; n++) {{
+        take("workstream", `r${{n}}`, "Born", "planned", "born", {{ name: "plan" }});
+        take("task", `r${{n}}#a`, "Born", "OPEN", "born", {{ name: "a" }});
+        take("session", `s${{n}}`, "Born", "Running", "born", {{}});
+        take("task", `r${{n}}#a`, "claimed", "CLAIMED", "transition", {{ by: `s${{n}}` }});
+        take("session", `s${{n}}`, "Usage", "", "fact", {{ used: {{}}, scopes: [{{ id: `r${{n}}`, limits: {{}} }}] }});
+        take("session", `s${{n}}`, "Ended", "Stopped", "fact", {{}});
+        if (n > 1) take("workstream", `r${{n}}`, "settled", "completed", "transition", {{}});
+    }}
+}}"""
 PLANS = f"""() => {{ {RECORD}
     for (const run of ["r1", "r2"]) take("workstream", run, "Born", "planned", "born", {{ name: "plan" }});
     take("workstream", "r1", "Plan", "planned", "fact", {{ plan: {{ workspace: "worktree", tasks: [] }} }});
@@ -67,6 +78,24 @@ def test_answers_are_kept_with_bounds(tmp_path: Path) -> None:
             return asked.length;
         }"""
         assert [watched.page.evaluate(due, error) for error in ("", "the supervisor ends")] == [0, 1]
+
+
+def test_what_has_ended_is_forgotten(tmp_path: Path) -> None:
+    """Of runs that have ended, with their tasks, sessions and budgets, the newest are kept; a run that goes on is kept
+    however old it is."""
+    with daemon_in(tmp_path) as daemon, browser() as new_page:
+        watched = new_page()
+        watched.page.goto(daemon.link())
+        watched.until("page.stream.status === 'live'")
+        watched.page.evaluate(MANY)
+        known = """() => {
+            const { runs, tasks, scopes, sessions } = page.live;
+            const kept = ["r1", "r2", "r700"].map((run) => runs.has(run));
+            return [runs.size, tasks.size, scopes.size, ...kept, sessions.size];
+        }"""
+        assert watched.page.evaluate(known) == [501, 501, 501, True, False, True, 700]
+        watched.until("page.rows().length === 501 + 700")
+        assert watched.errors == []
 
 
 def test_the_cost_of_a_run_stands_beside_its_own_budget(tmp_path: Path) -> None:

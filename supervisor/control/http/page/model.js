@@ -20,7 +20,9 @@ const CALLS_MAX = 100;
 const SEGMENTS_MAX = 400;
 const MARKS_MAX = 100;
 const ENDED_MAX = 4000;
+const RUNS_MAX = 500; // runs that have ended, with their tasks
 
+const RUN_ENDS = ["completed", "failed", "cancelled", "archived"];
 const nothing = () => Object.fromEntries(MEASURES.map((one) => [one, 0]));
 const pushed = (list, one, most) => {
   list.push(one);
@@ -49,6 +51,7 @@ export class Model {
     this.counts = Object.fromEntries(Object.keys(VISUAL).map((one) => [one, 0]));
     this.total = nothing();
     this.endedOrder = [];
+    this.endedRuns = [];
   }
 
   /** Take the living entities of a tree that the supervisor has sent, where the records of their past are left out. */
@@ -164,6 +167,7 @@ export class Model {
       if (!s || s.children.some((one) => this.sessions.has(one.id))) continue;
       this.sessions.delete(id);
       this.counts[s.visual]--;
+      this.scopes.delete(id);
       const above = s.parent && this.sessions.get(s.parent);
       if (above) above.children = above.children.filter((one) => one !== s);
       else this.roots = this.roots.filter((one) => one !== s);
@@ -289,9 +293,26 @@ export class Model {
     if (r.event === "Plan") run.agents = new Map((meta.plan?.tasks || []).map((one) => [String(one.id), String(one.agent || "")]));
     const was = run.state;
     enter(run, r, moves);
-    if (["completed", "failed", "cancelled", "archived"].includes(run.state) && run.ended === null) run.ended = r.timestamp;
-    else if (run.state !== was && !["completed", "failed", "cancelled", "archived"].includes(run.state)) run.ended = null;
+    if (!RUN_ENDS.includes(run.state)) run.ended = null;
+    else if (run.ended === null) {
+      run.ended = r.timestamp;
+      this.endedRuns.push(run.id);
+      if (this.endedRuns.length > RUNS_MAX) this.forgetRun();
+    }
     if (run.state !== was) this.shape++;
+  }
+
+  /** Drop the run that ended first, with its tasks. */
+  forgetRun() {
+    const run = this.runs.get(this.endedRuns.shift());
+    if (!run || run.ended === null) return; // it goes on
+    for (const one of run.tasks) {
+      this.tasks.delete(one.id);
+      this.scopes.delete(one.id);
+    }
+    this.runs.delete(run.id);
+    this.scopes.delete(run.id);
+    for (const s of this.sessions.values()) if (s.run === run.id) s.run = s.task = null;
   }
 
   bornTask(id, { t, state, name }) {
