@@ -44,7 +44,8 @@ PLANS = f"""() => {{ {RECORD}
         take("task", `r1#${{name}}`, "Born", "OPEN", "born", {{ name, depends_on }});
     for (const name of ["b", "a"])
         take("task", `r1#${{name}}`, "closed", "CLOSED", "transition", {{ reason: `merged into main as ${{name}}` }});
-    page.set({{ view: "plan", run: "r1" }});
+    page.select("r1#a");
+    page.set({{ view: "plan" }});
 }}"""
 
 

@@ -87,7 +87,7 @@ function TaskBox({ app, task, now, at }) {
 
 /** The order in which results are merged: of those that are, the order of their records; of those to come, the stages of
  * the plan, in which each task comes after those that it depends on. */
-export function mergeOrder(tasks) {
+function mergeOrder(tasks) {
   const stages = new Map();
   const known = new Map(tasks.map((one) => [one.id, one]));
   const stageOf = (task) => {
