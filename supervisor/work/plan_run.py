@@ -373,6 +373,13 @@ class PlanRun:
         """Return the events *leads* and the events that follow from them, in the order of their records. Whether a
         failed run is tried again is decided here alone: the table of the run grants a retry, and the retry budget of
         the workstream pays for it."""
+        if execution.state is Task.WAITING_FOR_SUBTASKS:
+            # It was split while the end of its turn was judged: its subtasks do the rest, however that turn ended.
+            failed = (task_run.ExecutionFailed, task_run.ExecutionTimedOut)
+            leads = tuple(
+                task_run.ExecutionCompleted(turn=getattr(one, "turn", "")) if isinstance(one, failed) else one
+                for one in leads
+            )
         clean = map(self.sup.journal_writer.redactor.event, leads)  # as they will be recorded
         given = given._replace(
             can_probe=bool(self.budget.left) and not self.sup.stopping.is_set(),
