@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-felt bench-http bench-telemetry bench-soak bench-growth fuzz api-check crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-felt bench-http bench-telemetry bench-fleet bench-soak bench-growth fuzz api-check crash test-agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -115,6 +115,7 @@ bench-short: $(VENV)/ready  ## Each benchmark once, at its smallest sizes, witho
 	$(BIN)/python -m benchmarks.soak --short
 	$(BIN)/python -m benchmarks.growth --short
 	$(BIN)/python -m benchmarks.telemetry --short
+	$(BIN)/python -m benchmarks.fleet --short
 
 $(VENV)/peers: $(VENV)/ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
@@ -141,6 +142,9 @@ bench-http: $(VENV)/ready  ## Event streams with 200 readers, aborts beside them
 
 bench-telemetry: $(VENV)/ready  ## Cost of a record with nothing configured, with metrics, and with traces
 	$(BIN)/python -m benchmarks.telemetry
+
+bench-fleet: $(VENV)/ready  ## Cost of a record that is mirrored into a fleet, beside one that is not
+	$(BIN)/python -m benchmarks.fleet
 
 bench-soak: $(VENV)/ready  ## MINUTES (30) of LOAD (sessions, or runs through a daemon) that comes and goes: the process stays its size
 	$(BIN)/python -m benchmarks.soak --load $(or $(LOAD),sessions) --minutes $(or $(MINUTES),30) $(if $(RATE),--rate $(RATE))

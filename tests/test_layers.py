@@ -31,7 +31,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
         "supervisor.workspaces",
         "supervisor.runtime",
     ),
-    ("supervisor.agents", "supervisor.plugins", "supervisor.sessions"),
+    ("supervisor.agents", "supervisor.fleet", "supervisor.plugins", "supervisor.sessions"),
     ("supervisor.host",),
     ("supervisor.telemetry",),
     ("supervisor.work", "supervisor.control"),
@@ -63,6 +63,7 @@ PURE_MODULES = frozenset(
         "actors.restart",
         "actors.machine_views",
         "supervisor.cli.machines",
+        "supervisor.fleet.batches",
         "supervisor.mock_model.dialects",
         "supervisor.mock_model.environment",
         "supervisor.mock_model.matcher",
@@ -93,6 +94,7 @@ JOURNAL_OWNERS = frozenset(
     {
         "supervisor.embedding.journals",
         "supervisor.embedding.runtime",
+        "supervisor.fleet.replicas",
         "supervisor.host.factories",
         "supervisor.simulation.journal",
     }

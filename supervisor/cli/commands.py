@@ -114,6 +114,7 @@ _COMMANDS: Final = (
     ("demo", "demo:demo", "Demonstrate supervision with real processes."),
     ("doctor", "doctor:doctor", "Report which process guarantees this machine can give."),
     ("events", "events:events", "Print all records, or the records of ID."),
+    ("fleet", "fleet:fleet_group", "Show the fleet of this daemon, and its hosts."),
     ("inspect", "sessions:inspect", "Show the current activity of ID."),
     ("journal", "journal:journal", "Check, compact or export the journal of a state directory."),
     ("logs", "logs:logs_command", "Print what the agents of a task or session wrote."),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from shutil import get_terminal_size
 from typing import Final
@@ -17,6 +18,7 @@ import click
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from supervisor.cli.fleet import RemoteHost, fleet_view, host_option, own_heading, read_replica
 from supervisor.cli.lookup import open_journal
 from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words, warn
 from supervisor.cli.rendering import (
@@ -31,7 +33,7 @@ from supervisor.control.error_messages import BadInput
 from supervisor.control.ping import problems_of
 from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.task_status import DeadLetter, dead_letters
-from supervisor.diagnostics.tree_view import STAYING, EntityLine, ps, tool_calls, tree
+from supervisor.diagnostics.tree_view import STAYING, EntityLine, Node, ps, tool_calls, tree
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.task_run import TaskRun
@@ -54,14 +56,19 @@ _all = click.option("--all", "all_of_it", is_flag=True, help="Also agents and tu
     "ps", epilog=examples("supervisor ps --watch", "supervisor ps --all --json", "supervisor ps --processes")
 )
 @_all
+@host_option
 @click.option("--processes", is_flag=True, help="The processes of sessions instead, and their open calls.")
 @click.option("--stalls", is_flag=True, help="The agents at work that make no progress instead, and what follows.")
 @click.option("--watch", is_flag=True, help="Print the table again and again, until the supervisor has ended.")
 @state_dir_option
 @json_option
-def ps_command(all_of_it: bool, processes: bool, stalls: bool, watch: bool, state_dir: Path, as_json: bool) -> None:
-    """Tasks, and sessions with their agents and turns, one in a line. ID is the first column. --processes and --stalls
-    need a running supervisor."""
+def ps_command(
+    all_of_it: bool, host: str | None, processes: bool, stalls: bool, watch: bool, state_dir: Path, as_json: bool
+) -> None:
+    """Tasks, and sessions with their agents and turns, one in a line. ID is the first column. In a fleet, those of all
+    hosts. --processes, --stalls and --watch are about this host, and need a running supervisor."""
+    if host is not None and (processes or stalls or watch):
+        raise BadInput("--host: --processes, --stalls and --watch are about this host; leave it out")
     if processes or stalls:
         from supervisor.cli.live_lists import show_processes, show_stalls  # here, since they import an event loop
 
@@ -74,9 +81,21 @@ def ps_command(all_of_it: bool, processes: bool, stalls: bool, watch: bool, stat
     state = StateDir.open(state_dir, create=False)
     if watch:
         _watch(state, all_of_it=all_of_it)
-    rows, seen, running = seen_entities(state_dir, all_of_it=all_of_it)
-    say(json_text(seen) if as_json else ps_text(seen))
-    _warn_of_troubles(state, rows, running)
+    view = fleet_view(state, host)
+    parts: list[tuple[str, str, list[EntityLine]]] = []
+    if view.shows_own:
+        rows, seen, running = seen_entities(state_dir, all_of_it=all_of_it)
+        parts.append((view.own, own_heading(view), seen))
+    for other in view.others:
+        lines = read_replica(other, partial(_seen_remotely, other=other, all_of_it=all_of_it))
+        parts.append((other.name, other.text, lines or []))
+    if as_json:
+        placed = [({"host": name} if name else {}, one) for name, _, seen in parts for one in seen]
+        say(json_text([{**place, **to_builtins(one)} for place, one in placed]))
+    else:
+        say("\n\n".join(f"{heading}\n{ps_text(seen)}" if view.own else ps_text(seen) for _, heading, seen in parts))
+    if view.shows_own:
+        _warn_of_troubles(state, rows, running)
 
 
 def _watch(state: StateDir, *, all_of_it: bool) -> None:
@@ -123,11 +142,54 @@ def seen_entities(state_dir: Path, *, all_of_it: bool) -> tuple[list[EntityRow],
     return rows, _aged(seen, rows), running
 
 
-@click.command("tree", epilog=examples("supervisor tree --all"))
+def _seen_remotely(reader: Reader, *, other: RemoteHost, all_of_it: bool) -> list[EntityLine]:
+    """Return the lines of ``ps`` for another host, whose transcripts are not here."""
+    rows = reader.entities(ended_kinds=None if all_of_it else STAYING)
+    used, times = used_by_rows(reader, rows), read_state_times(reader, rows)
+    options = _elsewhere(other)
+    seen = ps(rows, now=time.time(), times=times, used=used, options=options, supervised=other.is_running)
+    return _aged(seen, rows)
+
+
+def _elsewhere(other: RemoteHost) -> str:
+    """Return the comment that a printed command has if it is to be typed on another host."""
+    return f"  # on {other.name}"
+
+
+def _remote_tree(reader: Reader, *, other: RemoteHost, all_of_it: bool) -> Sequence[Node]:
+    rows = reader.entities(ended_kinds=None if all_of_it else STAYING)
+    used, times = used_by_rows(reader, rows), read_state_times(reader, rows)
+    return tree(rows, used, times, _elsewhere(other), now=time.time(), supervised=other.is_running)
+
+
+@click.command("tree", epilog=examples("supervisor tree --all", "supervisor tree --host build-2"))
 @_all
+@host_option
 @state_dir_option
 @json_option
-def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
+def tree_command(all_of_it: bool, host: str | None, state_dir: Path, as_json: bool) -> None:
+    """In a fleet, the sessions of all hosts."""
+    view = fleet_view(StateDir.open(state_dir, create=False), host)
+    parts: list[tuple[str, str, Sequence[Node]]] = []
+    warn_after: Callable[[], None] | None = None
+    if view.shows_own:
+        nodes, warn_after = _own_tree(state_dir, all_of_it=all_of_it, as_json=as_json)
+        parts.append((view.own, own_heading(view), nodes))
+    for other in view.others:
+        found = read_replica(other, partial(_remote_tree, other=other, all_of_it=all_of_it))
+        parts.append((other.name, other.text, found or ()))
+    if as_json:
+        hosts = [name for name, _, nodes in parts for _ in nodes] if view.own else []
+        say(tree_json([one for _, _, nodes in parts for one in nodes], hosts))
+    else:
+        texts = ((heading, tree_text(nodes) or "nothing has been started yet") for _, heading, nodes in parts)
+        say("\n\n".join(f"{heading}\n{text}" if view.own else text for heading, text in texts))
+    if warn_after is not None:
+        warn_after()
+
+
+def _own_tree(state_dir: Path, *, all_of_it: bool, as_json: bool) -> tuple[Sequence[Node], Callable[[], None]]:
+    """Return the tree of this host, and a function that prints its warnings."""
     with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None  # before the rows, as in ``ps``
         rows = reader.entities(ended_kinds=None if all_of_it else STAYING)
@@ -135,8 +197,7 @@ def tree_command(all_of_it: bool, state_dir: Path, as_json: bool) -> None:
         times = read_state_times(reader, rows)
     now, active_at = time.time(), _last_outputs(state, rows)
     nodes = tree(rows, used, times, state_dir_words(state.root), now=now, active_at=active_at, supervised=running)
-    say(tree_json(nodes) if as_json else tree_text(nodes) or "nothing has been started yet")
-    _warn_of_troubles(state, rows, running)
+    return nodes, partial(_warn_of_troubles, state, rows, running)
 
 
 def used_by(state_dir: Path, entity_id: str) -> Amounts | None:

@@ -159,9 +159,9 @@ def tree_text(nodes: Sequence[Node]) -> str:
     return "\n".join(lines)
 
 
-def tree_json(nodes: Sequence[Node]) -> str:
-    """Return the trees as JSON, in one line if indentation would take most of the text. Iterative, as
-    :func:`tree_text`."""
+def tree_json(nodes: Sequence[Node], hosts: Sequence[str] = ()) -> str:
+    """Return the trees as JSON, in one line if indentation would take most of the text. *hosts* are the hosts of
+    *nodes*, in a fleet. Iterative, as :func:`tree_text`."""
     order = [(1, node) for node in nodes]
     below: list[range] = []
     for depth, node in order:
@@ -169,7 +169,8 @@ def tree_json(nodes: Sequence[Node]) -> str:
         order += [(depth + 1, child) for child in node.children]
     made: list[msgspec.Raw] = [msgspec.Raw()] * len(order)
     for number in reversed(range(len(order))):
-        made[number] = _node_json(order[number][1], [made[one] for one in below[number]])
+        host = hosts[number] if number < len(hosts) else ""
+        made[number] = _node_json(order[number][1], [made[one] for one in below[number]], host)
         for one in below[number]:
             made[one] = msgspec.Raw()
     text = msgspec.json.encode(made[: len(nodes)])
@@ -177,9 +178,10 @@ def tree_json(nodes: Sequence[Node]) -> str:
     return printable((text if deep else msgspec.json.format(text, indent=2)).decode(), lines=True)
 
 
-def _node_json(node: Node, children: list[msgspec.Raw]) -> msgspec.Raw:
+def _node_json(node: Node, children: list[msgspec.Raw], host: str) -> msgspec.Raw:
     fields = {name: getattr(node, name) for name in node.__struct_fields__}
-    return msgspec.Raw(msgspec.json.encode({**fields, "children": children}))
+    place = {"host": host} if host else {}
+    return msgspec.Raw(msgspec.json.encode({**place, **fields, "children": children}))
 
 
 def _node_line(node: Node) -> str:

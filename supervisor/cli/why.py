@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import click
 
 from supervisor.cli.completion import complete_ids
+from supervisor.cli.fleet import fleet_view, host_option, read_replica
 from supervisor.cli.lookup import in_session, newest_of_name, open_journal, task_given, unknown_id, with_run
 from supervisor.cli.options import examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import counted, event_line, json_text
+from supervisor.control.error_messages import BadInput, UnknownId
 from supervisor.diagnostics.causal_trace import (
     Annotation,
     Explanation,
@@ -23,6 +26,7 @@ from supervisor.diagnostics.causal_trace import (
 )
 from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.diagnostics.tree_view import STAYING
+from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import Reader
@@ -41,14 +45,18 @@ from supervisor.ports import Reader
 @click.option("--exact", is_flag=True, help="ID is the id of one session, also if later sessions have its name.")
 @click.option("-v", "--verbose", is_flag=True, help="Print the records, too: the tree of causes from the root event.")
 @run_option
+@host_option
 @state_dir_option
 @json_option
-def why_command(entity_id: str, exact: bool, verbose: bool, run: str | None, state_dir: Path, as_json: bool) -> None:
+def why_command(
+    entity_id: str, exact: bool, verbose: bool, run: str | None, host: str | None, state_dir: Path, as_json: bool
+) -> None:
     """ID is the id of a session, turn, agent, task (RUN#TASK), run or tool call. A name means the newest session of its
     task, as in `supervisor logs`. Prints a sentence with the root cause. With -v the tree of causes from the one root
-    event to the end follows: the actor, policy edges, termination stages, and causes that came too late."""
+    event to the end follows: the actor, policy edges, termination stages, and causes that came too late. In a fleet, an
+    ID that this host does not know is looked for on the others."""
     entity_id = with_run(entity_id, run)
-    explanation, events = explained(state_dir, entity_id, exact=exact)
+    explanation, events = _explained_in_fleet(state_dir, entity_id, host, exact=exact)
     if "#" not in entity_id and explanation.entity_id != entity_id and "#" not in explanation.entity_id:
         warn(f"{explanation.entity_id} is the newest of {entity_id}; `supervisor why {entity_id} --exact`: the first")
     if as_json:
@@ -69,19 +77,63 @@ def explained(state_dir: Path, entity_id: str, *, exact: bool = False) -> tuple[
     """
     with open_journal(state_dir) as (state, reader):
         running = state.lock_holder() is not None
-        if exact:
-            entity_id = _exact_id(reader, entity_id, running=running)
-        else:
-            entity_id = newest_of_name(reader, entity_id, running=running)
-        records: Records = reader
+        return _explained_by(reader, entity_id=entity_id, exact=exact, running=running)
+
+
+def _explained_by(
+    reader: Reader, *, entity_id: str, exact: bool, running: bool
+) -> tuple[Explanation, list[LifecycleEvent]]:
+    if exact:
+        entity_id = _exact_id(reader, entity_id, running=running)
+    else:
+        entity_id = newest_of_name(reader, entity_id, running=running)
+    records: Records = reader
+    explanation = _explained(records, entity_id)
+    if reader.archived_records() and (explanation is None or explanation.missing is not None):
+        records = WithArchives(reader)
         explanation = _explained(records, entity_id)
-        if reader.archived_records() and (explanation is None or explanation.missing is not None):
-            records = WithArchives(reader)
-            explanation = _explained(records, entity_id)
-        if explanation is None:
-            raise unknown_id(reader, entity_id)
-        turns = dict.fromkeys(one.entity_id for one in explanation.records if one.entity_type == Kind.TURN)
-        return explanation, [one for turn in turns for one in records.events(turn)]
+    if explanation is None:
+        raise unknown_id(reader, entity_id)
+    turns = dict.fromkeys(one.entity_id for one in explanation.records if one.entity_type == Kind.TURN)
+    return explanation, [one for turn in turns for one in records.events(turn)]
+
+
+def _explained_in_fleet(
+    state_dir: Path, entity_id: str, host: str | None, *, exact: bool
+) -> tuple[Explanation, list[LifecycleEvent]]:
+    """Return the explanation by this host's journal, or else by the replica of the one host that knows the id.
+
+    Raises:
+        BadInput: as for :func:`explained`; or several other hosts know the id.
+    """
+    view = fleet_view(StateDir.open(state_dir, create=False), host)
+    missing: BadInput | None = None
+    if view.shows_own:
+        try:
+            return explained(state_dir, entity_id, exact=exact)
+        except BadInput as error:
+            is_absent = isinstance(error, UnknownId) or "#" in entity_id
+            if not (view.others and is_absent):
+                raise
+            missing = error
+    found: list[tuple[str, tuple[Explanation, list[LifecycleEvent]]]] = []
+    for other in view.others:
+        try:
+            explain = partial(_explained_by, entity_id=entity_id, exact=exact, running=other.is_running)
+            answer = read_replica(other, explain)
+        except BadInput as error:
+            missing = missing or error
+        else:
+            if answer is not None:
+                found.append((other.name, answer))
+    if len(found) > 1:
+        names = " or ".join(name for name, _ in found)
+        raise BadInput(f"{entity_id}: more than one host has that id; give --host {names}")
+    if not found:
+        raise missing or BadInput(f"{entity_id}: the records of the other hosts cannot be read now; try again")
+    if host is None:
+        warn(f"{entity_id} is on host {found[0][0]}")
+    return found[0][1]
 
 
 def _exact_id(reader: Reader, entity_id: str, *, running: bool) -> str:

@@ -1,8 +1,9 @@
-"""Configuration of a daemon: agents that every plan may use, settings, limits, and the HTTP API.
+"""Configuration of a daemon: agents that every plan may use, settings, limits, the HTTP API, and the fleet.
 
 The file is YAML, with the settings that a plan has at its top level; ``agents``, which submitted plans may name without
-defining them; ``backlog``; ``triggers``; and ``http``. Whatever is wrong is reported as in a plan, with line, field,
-value and fix. The file is read again at a reload: what cannot change while the daemon runs is refused then.
+defining them; ``backlog``; ``triggers``; ``http``; and ``fleet``. Whatever is wrong is reported as in a plan, with
+line, field, value and fix. The file is read again at a reload: what cannot change while the daemon runs is refused
+then.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from pydantic import Field
 
 from supervisor.control.http.options import BadHttpOptions, HttpOptions
+from supervisor.fleet.options import BadFleetOptions, FleetOptions
 from supervisor.plans.agents import AgentConfig
 from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import Flag, Model, Name, Several, Text
@@ -21,7 +23,17 @@ from supervisor.plans.loading import read_document
 from supervisor.plans.settings import Settings
 from supervisor.plans.source import BadPlan
 
-_FIXED: Final = ("workspace", "merge_into", "plugins", "pid_namespaces", "telemetry", "http", "backlog", "triggers")
+_FIXED: Final = (
+    "workspace",
+    "merge_into",
+    "plugins",
+    "pid_namespaces",
+    "telemetry",
+    "http",
+    "backlog",
+    "triggers",
+    "fleet",
+)
 """Keys that take effect when the daemon starts."""
 
 
@@ -54,8 +66,41 @@ class HttpConfig(Model):
         return HttpOptions(**self.model_dump())
 
 
+class FleetConfig(Model):
+    """Fleet that the daemon's host joins: its servers, its name, and the name of this host."""
+
+    servers: Several[Text] = Field(description="Addresses of the servers, such as nats://10.0.0.1:4222.")
+    name: Text = Field(default="default", description="Name of the fleet: several fleets may share servers.")
+    host: Text | None = Field(default=None, description="Name of this host in the fleet; by default the machine's.")
+    credentials: Text | None = Field(
+        default=None, description="File with the login: NATS credentials, USER:PASSWORD, or a token."
+    )
+    ca: Text | None = Field(default=None, description="File with the authorities of the servers' certificates.")
+    certificate: Text | None = Field(default=None, description="File with this host's certificate, for TLS.")
+    key: Text | None = Field(default=None, description="File with the key of the certificate.")
+    replicas: int | None = Field(
+        default=None, description="Number of servers that store each record: 1, 3 or 5; by default 3 in a cluster."
+    )
+
+    def problems(self) -> Iterator[Problem]:
+        try:
+            self.value()
+        except BadFleetOptions as error:
+            field, _, words = str(error).partition(": ")
+            yield (field.partition(",")[0],), words
+
+    def value(self) -> FleetOptions:
+        """Return the options of the host.
+
+        Raises:
+            BadFleetOptions: an option is wrong.
+        """
+        given = {name: value for name, value in self.model_dump().items() if value is not None}
+        return FleetOptions(**{**given, "servers": tuple(self.servers)})
+
+
 class DaemonConfig(Settings):
-    """Configuration of a daemon: settings, agents, the backlog, triggers and the HTTP API."""
+    """Configuration of a daemon: settings, agents, the backlog, triggers, the HTTP API and the fleet."""
 
     agents: Mapping[Name, AgentConfig] = Field(
         default={}, description="Agents by name, which submitted plans may use without defining them."
@@ -69,6 +114,7 @@ class DaemonConfig(Settings):
         description="Whether files in the directory backlog/open of the state directory are taken as plans and tasks.",
     )
     http: HttpConfig | None = Field(default=None, description="HTTP API; by default it is not served.")
+    fleet: FleetConfig | None = Field(default=None, description="Fleet to join; by default there is none.")
 
     @property
     def settings(self) -> Settings:
@@ -100,4 +146,9 @@ def load_config(path: Path) -> DaemonConfig:
         token_file = str(path.resolve().parent / config.http.token_file)
         http = config.http.model_copy(update={"token_file": token_file})
         config = config.model_copy(update={"http": http})
+    if config.fleet is not None:
+        files = {name: getattr(config.fleet, name) for name in ("credentials", "ca", "certificate", "key")}
+        base = path.resolve().parent
+        found = {name: str(base / file) for name, file in files.items() if file is not None}
+        config = config.model_copy(update={"fleet": config.fleet.model_copy(update=found)})
     return config

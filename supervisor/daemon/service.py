@@ -10,12 +10,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import anyio
 
+from actors import ActorStopped
 from supervisor.control.http.options import HttpOptions
 from supervisor.daemon.backlog_directory import BacklogDirectory
 from supervisor.daemon.config import DaemonConfig
@@ -23,9 +27,12 @@ from supervisor.daemon.daemon import Daemon
 from supervisor.daemon.reports import send_heartbeats, watch_disk
 from supervisor.daemon.submissions import SubmissionStore
 from supervisor.embedding.runtime import open_in
+from supervisor.fleet.options import BadFleetOptions, FleetOptions
+from supervisor.fleet.service import FleetService
 from supervisor.host.api import Supervisor
 from supervisor.journal.statedir import StateDir
 from supervisor.plans.source import BadPlan
+from supervisor.ports.logs import load_logger
 from supervisor.ports.systemd import Notifier
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.shutdown import LAST_RECORDS_S
@@ -38,13 +45,14 @@ CLOSE_S: Final = 30.0
 
 
 class ServiceOptions(NamedTuple):
-    """Options of a daemon: its configuration and the file of that (``None``: none), the working directory, and the HTTP
-    API (``None``: it is not served)."""
+    """Options of a daemon: its configuration and the file of that (``None``: none), the working directory, the HTTP API
+    (``None``: it is not served), and the fleet (``None``: there is none)."""
 
     config_path: Path | None
     config: DaemonConfig
     workdir: Path
     http: HttpOptions | None
+    fleet: FleetOptions | None = None
 
 
 async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], None]) -> NoReturn:
@@ -63,6 +71,7 @@ async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], N
     systemd = Notifier()
     with anyio.open_signal_receiver(*_signals()) as signals:
         async with (
+            _fleet_of(options, state) as fleet,
             open_in(
                 lambda: state,
                 agents=options.config.agents,
@@ -73,6 +82,10 @@ async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], N
             ) as sup,
             anyio.create_task_group() as group,
         ):
+            if fleet is not None:
+                run = partial(fleet.run, sup.core.journal, sup.core.subscriptions.follow, sup.core.services.closing)
+                with suppress(ActorStopped):  # the journal was lost meanwhile: leaving the block says so
+                    await sup.core.services.start("fleet", run)
             await daemon.begin(sup, group)
             group.start_soon(send_heartbeats, sup.core, systemd)
             group.start_soon(watch_disk, sup.core, systemd)
@@ -81,7 +94,8 @@ async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], N
                 group.start_soon(BacklogDirectory(state.backlog, options.workdir, daemon).run)
             group.start_soon(_end_when_told, daemon, sup, systemd, say)
             systemd.ready()
-            say(f"serving on {state.root}, pid {os.getpid()}")
+            place = f", host {options.fleet.host_name} of fleet {options.fleet.name}" if options.fleet else ""
+            say(f"serving on {state.root}, pid {os.getpid()}{place}")
             await sup.stopping.wait()  # the journal is lost, or a service has failed for good
             group.cancel_scope.cancel()
     raise AssertionError("the end of the block raises what has failed")
@@ -102,6 +116,47 @@ def open_triggers(state: StateDir, workdir: Path, daemon: Daemon) -> TriggerServ
         return TriggerService(state.triggers, workdir, state.root, daemon)
     except BadPlan as error:
         raise ValueError(str(error)) from None
+
+
+@asynccontextmanager
+async def _fleet_of(options: ServiceOptions, state: StateDir) -> AsyncIterator[FleetService | None]:
+    """Join the fleet of *options*, if there is one, before anything is opened; close the connection at the end.
+
+    Raises:
+        BadFleetOptions: this host cannot join.
+    """
+    if options.fleet is None:
+        yield None
+        return
+    service = await join_fleet(options.fleet, state)
+    try:
+        yield service
+    finally:
+        with anyio.CancelScope(shield=True):
+            await service.close()
+
+
+async def join_fleet(options: FleetOptions, state: StateDir) -> FleetService:
+    """Join a fleet, and return the service of this host, which is to be run.
+
+    Raises:
+        BadFleetOptions: this host cannot join, or the library is not installed.
+    """
+    load_logger()
+    try:
+        from supervisor.fleet.nats_engine import NatsEngine  # here, since it needs an extra
+    except ModuleNotFoundError as error:
+        fix = "pip install 'supervisor-runtime[fleet]'"
+        raise BadFleetOptions(f"fleet: the library {error.name} is not installed; {fix}") from None
+    engine = NatsEngine(options)
+    service = FleetService(options, engine, state.fleet, version("supervisor-runtime"))
+    try:
+        await service.join()
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await service.close()
+        raise
+    return service
 
 
 async def _handle_signals(signals: object, daemon: Daemon, systemd: Notifier, say: Callable[[str], None]) -> None:

@@ -111,6 +111,7 @@ class StateDir:
         self.backlog = root / "backlog"
         self.config = root / "config"
         self.triggers = self.config / "triggers.yaml"
+        self.fleet = root / "fleet"
         self.possession = Possession()
         """Check that the files of the lock's holder are still in place."""
         self._made: tuple[Path, ...] = ()
@@ -319,7 +320,7 @@ def _check_ours(state: StateDir) -> None:
             state.root,
             (
                 *(*inside, state.submissions, state.backlog, state.config, state.triggers),
-                *(state.http_socket, state.fork_server_file, state.tag_file),
+                *(state.http_socket, state.fork_server_file, state.tag_file, state.fleet),
             ),
         )
     except OSError as error:
