@@ -118,6 +118,7 @@ _COMMANDS: Final = (
     ("inspect", "sessions:inspect", "Show the current activity of ID."),
     ("journal", "journal:journal", "Check, compact or export the journal of a state directory."),
     ("logs", "logs:logs_command", "Print what the agents of a task or session wrote."),
+    ("merge", "merge:merge_command", "Merge the branch of a run, after showing its merge plan."),
     ("metrics", "metrics:metrics_group", "Figures from the journal: how long states last, and what follows."),
     ("permissions", "permissions:permissions", "List the permission requests that wait for an answer."),
     ("plan", "plan:plan_group", "Check or show a plan, or print the JSON Schema of plans."),

@@ -26,6 +26,7 @@ from supervisor.cli.sessions import operator, send_request
 from supervisor.cli.submit import print_submitted, send_to_daemon, submission
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, WorkFailed
 from supervisor.control.requests import CancelRun
+from supervisor.diagnostics.run_summary import merge_obstacle
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.record_ids import id_before
@@ -105,7 +106,7 @@ def _await_end(state: StateDir, reader: Reader, reporter: Reporter, run: str) ->
         running = state.lock_holder() is not None  # asked first: the end that a daemon records last is still seen
         row = reader.entity(run)
         reporter.update()
-        if row is not None and row.ended:
+        if row is not None and (row.ended or merge_obstacle(row)):
             return
         if not running:
             options = state_dir_words(state.root)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+import msgspec
 
 from supervisor.cli.lookup import open_journal, run_given
 from supervisor.cli.options import examples, json_option, say, state_dir_option
@@ -12,9 +13,11 @@ from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.rendering import columns, counted, json_text
 from supervisor.control.error_messages import BadInput
 from supervisor.diagnostics.execution_plan import ExecutionPlan, mermaid
+from supervisor.diagnostics.merge_plan import merge_plan_text
 from supervisor.plans import BadPlan
 from supervisor.policies.redaction import printable
-from supervisor.work.planned_stages import execution_plan_of, read_execution_plan
+from supervisor.ports import MergePlan
+from supervisor.work.planned_stages import execution_plan_of, read_execution_plan, read_merge_plan
 
 
 @click.command("show", epilog=examples("supervisor plan show plan.yaml", "supervisor plan show r1 --mermaid"))
@@ -24,26 +27,30 @@ from supervisor.work.planned_stages import execution_plan_of, read_execution_pla
 @json_option
 def show_command(plan_or_run: str | None, as_mermaid: bool, state_dir: Path, as_json: bool) -> None:
     """Show in which stages the tasks may run, and what each waits for. PLAN is a YAML file, or - for standard input.
-    RUN is the id of a run, whose tasks are shown with their states; without an argument, it is the newest run."""
+    RUN is the id of a run, whose tasks are shown with their states, and with the merge plan that was recorded at its
+    end; without an argument, it is the newest run."""
     if as_mermaid and as_json:
         raise BadInput("--mermaid, --json: give one of them")
-    found = _found(plan_or_run, state_dir)
+    found, merge = _found(plan_or_run, state_dir)
     if as_mermaid:
         say(mermaid(found))
     elif as_json:
-        say(json_text(found))
+        say(json_text({**msgspec.to_builtins(found), "merge_plan": merge}))
     else:
         say(_text(found))
+        if merge is not None:
+            say(f"\n{merge_plan_text(merge)}")
 
 
-def _found(plan_or_run: str | None, state_dir: Path) -> ExecutionPlan:
+def _found(plan_or_run: str | None, state_dir: Path) -> tuple[ExecutionPlan, MergePlan | None]:
     if plan_or_run is not None and _is_plan(Path(plan_or_run)):
         try:
-            return execution_plan_of(read_plan(Path(plan_or_run)))
+            return execution_plan_of(read_plan(Path(plan_or_run))), None
         except BadPlan as error:
             raise BadInput(str(error)) from None
     with open_journal(state_dir) as (_, reader):
-        return read_execution_plan(reader, run_given(reader, plan_or_run))
+        run = run_given(reader, plan_or_run)
+        return read_execution_plan(reader, run), read_merge_plan(reader, run)
 
 
 def _is_plan(given: Path) -> bool:

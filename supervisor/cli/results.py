@@ -27,7 +27,7 @@ def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
     lines = [*task_lines(result, state_dir), *completion_lines(result)]
     if not result.ok:
         end = printable(f"the run {_RUN_ENDS[result.outcome]}: {result.why}")
-        return "\n".join([*lines, "", end, *_tail(result.output)])
+        return "\n".join([*lines, "", end, *_tail(result.output), *branch_lines(result, state_dir)])
     logs = [_id(result, one) for one in result.tasks.values() if one.session_id]
     return "\n".join([*lines, *(["", f"what the agents wrote: {_logs(logs[0], state_dir)}"] if logs else [])])
 
@@ -58,10 +58,19 @@ def completion_lines(result: PlanResult) -> list[str]:
     return ["", printable("; ".join([f"{done} of {len(result.tasks)} tasks done", *worker_use_words(result.workers)]))]
 
 
+def branch_lines(result: PlanResult, state_dir: Path) -> list[str]:
+    """Return a line about the branch with the work of the completed tasks, if it is not merged."""
+    if not result.branch:
+        return []
+    how = f"supervisor merge {result.run}{state_dir_words(state_dir)}"
+    return [printable(f"what was completed is on the branch {result.branch}, and not merged: {how}")]
+
+
 def results_json(result: PlanResult) -> str:
     """Return the last line of ``supervisor run --json``."""
     tasks = [one._asdict() for one in result.tasks.values()]
     end = {"run": result.run, "ok": result.ok, "outcome": result.outcome, "error": result.why, "output": result.output}
+    end["branch"] = result.branch
     return json_line({**end, "tasks": tasks, "workers": result.workers})
 
 

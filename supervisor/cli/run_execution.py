@@ -130,7 +130,8 @@ def check_resumable(plan: Plan, state: StateDir) -> None:
     left = find_previous_run(plan, plan.settings, rows)
     if left is None or not (left.has_rest or continued(plan, plan.settings, rows)):
         words = f"nothing of this plan was cancelled, given up or interrupted in {state.root}"
-        raise BadInput(f"--resume: {words}; run it without --resume")
+        merge = f", or `supervisor merge {left.workstream}`" if left is not None and left.branch_of else ""
+        raise BadInput(f"--resume: {words}; run it without --resume{merge}")
 
 
 def _earlier_runs(state: StateDir) -> tuple[RecordId, list[EntityRow]]:

@@ -18,15 +18,16 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import open_journal, run_given
 from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words
 from supervisor.cli.rendering import counted, duration, json_text, local_time
-from supervisor.cli.results import completion_lines, task_lines
+from supervisor.cli.results import branch_lines, completion_lines, task_lines
 from supervisor.diagnostics.outcomes import data_of
-from supervisor.diagnostics.run_summary import RunSummary, summarize_runs
+from supervisor.diagnostics.run_summary import RunSummary, merge_obstacle, summarize_runs
 from supervisor.diagnostics.state_times import read_state_times
 from supervisor.diagnostics.tree_view import Notes, permission_id, waiting_permissions
 from supervisor.diagnostics.worker_use import WORKER_EVENTS, WorkerTimes
 from supervisor.lifecycles.run_ids import id_of_task, run_of
 from supervisor.lifecycles.task import ApprovalGranted, Closed, Task
 from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.workstream import ValidationPassed
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.redaction import printable
 from supervisor.policies.usage import NOTHING
@@ -35,9 +36,10 @@ from supervisor.work.completion_pipeline import MERGED
 from supervisor.work.reporting import recorded_result, results_of_rows
 from supervisor.work.results import PlanResult
 from supervisor.work.task_usage import TASK_USAGE_EVENTS, TaskUsage
+from supervisor.work.workstream import MERGE_PLAN, WHOLE_MERGED
 
 _FOR_A_PERSON: Final = (Task.PLANNED.value, Task.PENDING_APPROVAL.value, Task.BLOCKED.value)
-_MERGE_EVENTS: Final = (Closed.spelled, ApprovalGranted.spelled, MERGED)
+_MERGE_EVENTS: Final = (Closed.spelled, ApprovalGranted.spelled, MERGED, ValidationPassed.spelled, WHOLE_MERGED)
 _IS_MERGED: Final = "merged into "
 """Beginning of the sentence in the record of a merge that has changed the target."""
 
@@ -65,8 +67,8 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 class RunReport(NamedTuple):
     """Report about a run: its summary, the amounts that its tasks have used, the results of the tasks, the states of
-    the tasks by their names, the sentences about merges by the ids of tasks, and what waits for a person. A task that
-    has not ended has the outcome ``""``."""
+    the tasks by their names, the sentences about merges by the ids of tasks and of the run, and what waits for a
+    person. A task that has not ended has the outcome ``""``."""
 
     run: RunSummary
     used: Amounts
@@ -100,7 +102,7 @@ def read_report(reader: Reader, run: EntityRow, *, now: float, supervised: bool,
     return RunReport(
         summary,
         sums.get(run.id, NOTHING),
-        _result(reader, run, rows, usage)._replace(workers=workers.of(run.id)),
+        _result(reader, run, rows, usage)._replace(workers=workers.of(run.id), branch=_branch(reader, run)),
         {str(data_of(row).get("name")): row.state for row in tasks},
         dict(_merges(reader, run.id)),
         [] if run.ended else list(_waiting(reader, rows, tasks, now, options)),
@@ -115,11 +117,25 @@ def _result(reader: Reader, run: EntityRow, rows: Sequence[EntityRow], usage: Ta
     found = results_of_rows(rows, run.id, why)
     unknown = [(id_of_task(run.id, one.id), one) for one in found if one.id not in known]
     tasks = {**known, **{one.id: one for one in usage.complete(*unknown)}}
-    return PlanResult(tasks, recorded.error if recorded is not None else "", run=run.id)
+    error = recorded.error if recorded is not None else ""
+    if obstacle := merge_obstacle(run):
+        error = f"not merged: {obstacle}"
+    return PlanResult(tasks, error, run=run.id)
+
+
+def _branch(reader: Reader, run: EntityRow) -> str:
+    """Return the branch with the work of a run that is not merged; ``""`` if there is none."""
+    branch = ""
+    for record in reader.events(run.id, archived=True):
+        if record.event == MERGE_PLAN:
+            branch = "" if record.metadata["is_merged"] else str(record.metadata["branch"])
+        elif record.event in (WHOLE_MERGED, ValidationPassed.spelled):
+            branch = ""
+    return branch
 
 
 def _merges(reader: Reader, run_id: str) -> Iterator[tuple[str, str]]:
-    """Yield the id of each task of a run whose work was merged, and the sentence about the merge."""
+    """Yield the id of each task of a run whose work was merged, or of the run, and the sentence about the merge."""
     for record in reader.events_named(*_MERGE_EVENTS, archived=True):
         if run_of(record.entity_id) == run_id and record.reason.startswith(_IS_MERGED):
             yield str(record.metadata.get("task") or record.entity_id), record.reason
@@ -158,6 +174,9 @@ def report_text(report: RunReport, state_dir: Path) -> str:
         lines += ["", "waits for a person:", *(printable(f"    {one.id}: {one.note}") for one in report.waiting)]
     if run.outcome and report.result.why:
         lines += ["", printable(report.result.why)]
+    if run.held_by:
+        lines += ["", printable(f"held by {run.held_by}")]
+    lines += branch_lines(report.result, state_dir) if run.outcome else []
     return "\n".join(lines)
 
 
@@ -167,10 +186,11 @@ def report_json(report: RunReport) -> Mapping[str, Any]:
     return {
         "run": report.run,
         "ok": report.result.ok,
-        "error": report.result.why if report.run.outcome else "",
+        "error": report.result.why if report.run.outcome or report.run.held_by else "",
         "used": report.used.as_record,
         "tasks": tasks,
         "workers": report.result.workers,
         "merged": report.merged,
+        "branch": report.result.branch,
         "waiting": report.waiting,
     }

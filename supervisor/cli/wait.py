@@ -14,6 +14,7 @@ from supervisor.cli.options import examples, json_option, run_option, say, state
 from supervisor.cli.rendering import json_text
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, TimedOut, WorkFailed
 from supervisor.diagnostics.outcomes import Outcomes
+from supervisor.diagnostics.run_summary import merge_obstacle
 from supervisor.diagnostics.tree_view import ps
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir
@@ -152,7 +153,7 @@ def _await_end(state: StateDir, reader: Reader, entity_id: str, deadline: _Deadl
 
     Raises:
         TimedOut: it has not ended at the deadline.
-        WorkFailed: no supervisor runs that could end it.
+        WorkFailed: no supervisor runs that could end it; or it is a run whose merge waits for a person.
     """
     said = False
     while True:
@@ -161,6 +162,8 @@ def _await_end(state: StateDir, reader: Reader, entity_id: str, deadline: _Deadl
         assert row is not None, "rows stay"
         if has_ended(row):
             return row
+        if row.kind == Kind.WORKSTREAM and (held_by := merge_obstacle(row)):
+            raise WorkFailed(f"{entity_id} is {row.state}, and held by {held_by}")
         if not running:
             words = f"{entity_id} has not ended ({row.state}), and no supervisor runs on {state.root}"
             how = "`supervisor run PLAN.yaml`, or the daemon that had it, continues an interrupted plan"

@@ -40,6 +40,7 @@ from supervisor.control.requests import (
     Compact,
     Follow,
     Inspect,
+    MergeRun,
     Page,
     Permissions,
     Ping,
@@ -328,6 +329,15 @@ async def cancel_run(sup: Supervisor, request: CancelRun) -> Replies:
     yield {"run": request.run, "already_ended": has_ended}
 
 
+async def merge_run(sup: Supervisor, request: MergeRun) -> Replies:
+    """Merge the branch of a run that has failed or was cancelled, or whose merge is held, into the target. With
+    dry_run, only return the merge plan: what is merged, what is left out, and what is in conflict."""
+    if sup.core.merge_run is None:
+        raise Refused("this supervisor has no repository to merge into")
+    plan, merged = await sup.core.merge_run(request.run, by=request.by, dry_run=request.dry_run, commit=request.commit)
+    yield {"plan": plan, "merged": merged}
+
+
 async def reload(sup: Supervisor, request: Reload) -> Replies:
     """Have the daemon read its configuration again. An invalid one is an error, and changes nothing."""
     yield {"reloaded": await _daemon(sup).reload(by=request.by)}
@@ -442,6 +452,7 @@ _TABLE: Final = (
     Operation(Close, close, Effect.ENDS, Access("sessions")),
     Operation(Submit, submit, Effect.CHANGES, _NO_AGENT),
     Operation(CancelRun, cancel_run, Effect.ENDS, _NO_AGENT, idempotent=True),
+    Operation(MergeRun, merge_run, Effect.CHANGES, _NO_AGENT, idempotent=True),
     Operation(Reload, reload, Effect.CHANGES, _NO_AGENT, idempotent=True, role=Role.ADMIN),
     Operation(Stop, stop, Effect.ENDS, Access("stop"), role=Role.ADMIN),
     Operation(Page, page, Effect.CHANGES, _NO_AGENT, role=Role.ADMIN),

@@ -339,6 +339,23 @@ class CancelRun(Command):
         return f"the cancellation of {self.run}"
 
 
+class MergeRun(Command):
+    """Merge the branch of a run that has ended, or whose merge is held, or ask for the plan of that merge."""
+
+    do: Literal["merge_run"] = Field(default="merge_run", description="merge_run, the name of the operation")
+    run: str = Field(description="the id of a run, such as r1")
+    dry_run: Flag = Field(default=False, description="true to return only the merge plan, and merge nothing")
+    commit: str = Field(default="", description="the only commit to merge, as a dry run returned it")
+
+    @property
+    def title(self) -> str:
+        return f"the merge of {self.run}"
+
+    @property
+    def only_reads(self) -> bool:
+        return self.dry_run
+
+
 class Reload(Command):
     """Have a daemon read its configuration again."""
 

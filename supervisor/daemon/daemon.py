@@ -30,6 +30,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.daemon.config import DaemonConfig, load_config
 from supervisor.daemon.submissions import StoredPlan, SubmissionStore
+from supervisor.diagnostics.run_summary import merge_obstacle
 from supervisor.embedding.runtime import reconfigure
 from supervisor.host.api import Supervisor
 from supervisor.host.factories import profile_of
@@ -332,12 +333,12 @@ class Daemon:
             await handle.ended.wait()
 
     async def has_ended(self, run: str) -> bool:
-        """Return whether a run has ended, so that no daemon goes on with it."""
+        """Return whether a run has ended, or waits for a person to merge it, so that no daemon goes on with it."""
         if run in self.open_runs:
             return False
         await self._core.journal_writer.durable()
         rows = await self._core.journal.entities(ids=[run])
-        return all(row.ended for row in rows)  # no row: it is in the archive
+        return all(row.ended or merge_obstacle(row) for row in rows)  # no row: it is in the archive
 
     async def cancel_run(self, run: str, *, by: str, reason: str) -> bool:
         """Implement ``DaemonControl.cancel_run``."""

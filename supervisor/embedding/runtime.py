@@ -44,6 +44,7 @@ from supervisor.processes.host import ShimHost
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.sessions.approval_queue import OnPermission
 from supervisor.sessions.shutdown import LAST_RECORDS_S
+from supervisor.work.one_merge import merge_run
 from supervisor.work.takeover import Choose, end_recovered_work, take_over
 from supervisor.workspaces.git import GitWorkspaces
 
@@ -400,6 +401,7 @@ async def supervise(
         if recovered.stopped:
             _log.warning("an earlier supervisor ended; these of its sessions were stopped", sessions=recovered.stopped)
         supervisor.cleanup.remove_left()
+        supervisor.merge_run = partial(merge_run, supervisor)
         yield Supervisor(supervisor)
 
 

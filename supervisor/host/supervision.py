@@ -27,6 +27,7 @@ from supervisor.plans.daemon_control import DaemonControl
 from supervisor.plans.earlier_runs import find_earlier_runs
 from supervisor.plans.task_control import WorkControl
 from supervisor.plugins import Plugins
+from supervisor.ports import MergePlan
 from supervisor.ports.agent_profile import AgentProfile
 from supervisor.runtime.entity_registry import IdAllocator
 from supervisor.runtime.journal_writer import Clock, JournalWriter
@@ -53,6 +54,10 @@ Listener = Callable[[LifecycleEvent], None]
 and may remove itself."""
 Variables = Callable[[str], Mapping[str, str]]
 """Function that returns variables for the environment of an agent that is launched, given the id of its session."""
+
+
+MergeCommand = Callable[..., Awaitable[tuple[MergePlan, str]]]
+"""Function that merges the branch of a run, and returns the merge plan and a sentence about the merge."""
 
 
 class SupervisorCore:
@@ -150,6 +155,8 @@ class SupervisorCore:
         """Functions that add variables to the environment of each agent; the agent's own variables count first."""
         self.make_page_link: Callable[[], Awaitable[str]] | None = None
         """Function that returns a link to the page for people, if this supervisor can serve one."""
+        self.merge_run: MergeCommand | None = None
+        """Function that merges the branch of a run, given its id; a package above this one has it."""
         self._parts: dict[Callable[[SupervisorCore], object], object] = {}
 
         self.session_services.make_connection = ConnectionFactory(

@@ -6,7 +6,7 @@ A plan is validated as a whole: every instance is consistent, wherever it was bu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -76,6 +76,11 @@ class Plan(Settings):
     )
     validation: Several[AcceptanceConfig] = Field(
         default=(), description="Acceptance tests of the merged result; if one fails, the workstream has failed."
+    )
+    merge: Literal["once", "each"] = Field(
+        default="once",
+        description="With workspace: worktree. once: the work of all tasks is collected on a branch of the run, and "
+        "merged once, after the validation; each: the work of each task is merged when it has passed its checks.",
     )
     review: ReviewConfig | None = Field(
         default=None, description="Review of every task that has no review of its own; by default there is none."

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
 
 from supervisor.lifecycles.types import HeldBy
+from supervisor.lifecycles.workstream import WorkBranch
 
 
 class WorkspaceHeld(OSError):
@@ -36,6 +38,32 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...] = ()
     why: str = ""
     conflicts: bool = False
+
+
+class MergePlan(msgspec.Struct, frozen=True, kw_only=True):
+    """Plan of the one merge of a workstream: its *commit* on *branch* is to be merged into *target*, which is at
+    *target_commit*. *base* is the last commit that both have.
+
+    ``files`` are the paths that the workstream changes; ``whole`` is false if there are more than can be listed.
+    ``behind`` is the number of commits that the target has since *base*; ``conflicts`` are the files in conflict with
+    them. ``is_merged``: the target has the commit already, so that there is nothing to merge. *run* is the id of the
+    workstream, ``tasks`` the names of the tasks whose work is on the branch, ``left_out`` those of the others, each
+    with its end.
+    """
+
+    branch: str
+    commit: str
+    target: str
+    target_commit: str
+    base: str
+    files: tuple[str, ...] = ()
+    whole: bool = True
+    behind: int = 0
+    conflicts: tuple[str, ...] = ()
+    is_merged: bool = False
+    run: str = ""
+    tasks: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +96,7 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
     paths in it that the task owns. *starts_at* is the checkpoint with which the workspace begins (``""``: the workspace
     is used as it is); with *merges_target* the target is merged in there, and a conflict is left standing. With
     *rollback* the workspace can be reset to its beginning; with *kept* it is not cleaned up when its session ends.
+    *workstream* is the workstream whose branch stands for the target (``""``: the target itself).
     """
 
     owner: str = ""
@@ -77,6 +106,7 @@ class WorkspaceSpec(msgspec.Struct, frozen=True, kw_only=True):
     merges_target: bool = False
     rollback: bool = False
     kept: bool = False
+    workstream: str = ""
 
 
 NO_WORKSPACE: Final = WorkspaceSpec()
@@ -117,8 +147,31 @@ class Workspace(Protocol):
         """
         ...
 
-    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        """Merge a session's work into the target: *commit* and nothing later, or everything if *commit* is ``""``.
+    async def open_branch(
+        self, workstream_id: str, directory: str, *, resumes: str = "", holds: Sequence[str] = ()
+    ) -> WorkBranch:
+        """Make the branch of a workstream in the repository of *directory*: at the branch of the workstream that it
+        *resumes*, or else at the target. A branch of that name with the work of an earlier journal is renamed.
+
+        Args:
+            holds: commits of work that the new branch must have.
+
+        Raises:
+            OSError: the branch cannot be made, or a commit of *holds* is missing there; the message gives the reason.
+        """
+        ...
+
+    async def plan_merge(self, workstream_id: str, commit: str = "") -> MergePlan:
+        """Return the plan of the merge of a workstream's branch, or of its *commit*, into the target. Nothing changes.
+
+        Raises:
+            OSError: the branch does not exist, or it cannot be read; the message gives the reason.
+        """
+        ...
+
+    async def merge(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Merge:
+        """Merge a session's work, or the branch of a workstream: *commit* and nothing later, or everything if *commit*
+        is ``""``. It is merged into the branch of the *workstream*, or with ``""`` into the target.
 
         If the caller is cancelled, either nothing is merged, or the call returns all the same.
 
@@ -127,8 +180,9 @@ class Workspace(Protocol):
         """
         ...
 
-    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
-        """Return the session's changes up to *commit*; with ``""`` all of them, committed under *message* first.
+    async def changes(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Changes | None:
+        """Return the session's changes up to *commit*; with ``""`` all of them, committed under *message* first. They
+        are counted from the branch of the *workstream*, or with ``""`` from the target.
 
         Return ``None`` if they are unknown, or nothing is to be merged.
 
@@ -198,7 +252,8 @@ class Workspace(Protocol):
         ...
 
     async def clean_up(self, session_id: str, message: str) -> Released:
-        """Save the work of a session that has ended, and remove the rest of its workspace.
+        """Save the work of a session that has ended, and remove the rest of its workspace; or remove the branch of a
+        workstream, unless only that branch has its work.
 
         Raises:
             OSError: the clean-up failed; everything is still there.

@@ -17,9 +17,20 @@ import anyio
 
 from actors import ActorStopped, failpoint
 from actors.one_shot_event import OneShotEvent
+from supervisor.lifecycles.workstream import WorkBranch
 from supervisor.plans.acceptance import AcceptanceResult, AcceptanceTest, Rejection, Verify, run_acceptance_tests
 from supervisor.policies.stage_deadlines import program_end_s
-from supervisor.ports import Changes, JournalLost, Merge, ProcessHost, Workspace, WorkspaceHeld, WorkspaceSpec
+from supervisor.ports import (
+    NO_WORKSPACE,
+    Changes,
+    JournalLost,
+    Merge,
+    MergePlan,
+    ProcessHost,
+    Workspace,
+    WorkspaceHeld,
+    WorkspaceSpec,
+)
 from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.entity import Refused
@@ -107,13 +118,19 @@ class Verification:
             over.set()
 
     async def inspect(
-        self, workspace_id: str, tests: Sequence[AcceptanceTest], directory: str, until: anyio.Event
+        self,
+        workspace_id: str,
+        tests: Sequence[AcceptanceTest],
+        directory: str,
+        until: anyio.Event,
+        spec: WorkspaceSpec = NO_WORKSPACE,
     ) -> Rejection | None:
         """Run acceptance tests on the merged work so far, in a workspace of their own. Return their rejection, or
         ``None``.
 
         Args:
             workspace_id: id of the workspace of the tests.
+            spec: where the workspace begins; by default at the target.
             directory: directory of the workspace in which the tests are run.
             until: set when the result is not needed any more.
 
@@ -123,6 +140,8 @@ class Verification:
         if not tests:
             return None
         try:
+            if spec != NO_WORKSPACE:
+                await self._request(partial(self._workspace.begin, workspace_id, spec))
             prepare = partial(self._workspace.prepare, workspace_id, directory, root_id=workspace_id)
             where = await self._request(prepare)
             done = await self._accepted(tests, where, until)
@@ -188,29 +207,60 @@ class Verification:
         except (OSError, Refused):
             return True
 
-    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        """Merge *commit* of a session, or all of the session's work. The outcome is ``refused`` unless the merge is
-        certain.
+    async def open_branch(
+        self, workstream_id: str, directory: str, *, resumes: str = "", holds: Sequence[str] = ()
+    ) -> WorkBranch:
+        """Make the branch of a workstream, as ``Workspace.open_branch`` does.
+
+        Raises:
+            Refused: the branch cannot be made.
+            WorkspaceHeld: something outside of the work prevents it.
+        """
+        make = partial(self._workspace.open_branch, workstream_id, directory, resumes=resumes, holds=holds)
+        try:
+            return await self._request(make)
+        except WorkspaceHeld:
+            raise
+        except OSError as error:
+            raise Refused(f"the branch of run {workstream_id} cannot be made: {error}") from error
+
+    async def plan_merge(self, workstream_id: str, commit: str = "") -> MergePlan:
+        """Return the plan of the merge of a workstream's branch, or of its *commit*.
+
+        Raises:
+            Refused: the branch cannot be read.
+        """
+        try:
+            return await self._request(partial(self._workspace.plan_merge, workstream_id, commit))
+        except OSError as error:
+            raise Refused(f"the merge of run {workstream_id} cannot be planned: {error}") from error
+
+    async def merge(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Merge:
+        """Merge *commit* of a session, or all of the session's work, into the target or the branch of the *workstream*.
+        The outcome is ``refused`` unless the merge is certain.
 
         Raises:
             WorkspaceHeld: something outside of the work prevents the merge.
         """
         try:
-            return await self._request(partial(self._workspace.merge, session_id, message, commit))
+            merge = partial(self._workspace.merge, session_id, message, commit, workstream=workstream)
+            return await self._request(merge)
         except WorkspaceHeld:
             raise
         except (OSError, Refused) as error:
             return Merge(outcome="refused", why=str(error))
 
-    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
-        """Return the changes of a session so far, or up to *commit*; ``None`` if the workspace keeps no history.
+    async def changes(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Changes | None:
+        """Return the changes of a session so far, or up to *commit*, counted from the target or the branch of the
+        *workstream*; ``None`` if the workspace keeps no history.
 
         Raises:
             Refused: the changes cannot be read.
             WorkspaceHeld: something outside of the work prevents that they are committed.
         """
         try:
-            return await self._request(partial(self._workspace.changes, session_id, message, commit))
+            changes = partial(self._workspace.changes, session_id, message, commit, workstream=workstream)
+            return await self._request(changes)
         except WorkspaceHeld:
             raise
         except OSError as error:

@@ -73,7 +73,8 @@ async def refused_changes(plan_run: PlanRun, execution: TaskExecution, commit: s
         return ""
     try:
         message = f"{execution.name}: the work of session {execution.session_id}"
-        changes = await plan_run.sup.verification.changes(execution.session_id, message, commit)
+        into = execution.merges_into
+        changes = await plan_run.sup.verification.changes(execution.session_id, message, commit, workstream=into)
     except Refused as refusal:
         return str(refusal)
     why = "" if changes is None else file_refusal(level, rights, changes.files, whole=changes.whole)

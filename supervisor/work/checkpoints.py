@@ -45,8 +45,8 @@ def left_at(execution: TaskExecution) -> str:
 
 
 def workspace_of(sup: SupervisorCore, execution: TaskExecution, starts_at: str = "") -> WorkspaceSpec:
-    """Return the specification of the task's workspace: owner, directory, files, and the commit *starts_at* from which
-    the work begins."""
+    """Return the specification of the task's workspace: owner, directory, files, the commit *starts_at* from which the
+    work begins, and the workstream whose branch the work is for."""
     profile = sup.setups.profile(execution.agent, execution.id)
     directory = sup.setups.of(execution.id).workdir if profile is None else profile.directory
     task = execution.task
@@ -56,6 +56,7 @@ def workspace_of(sup: SupervisorCore, execution: TaskExecution, starts_at: str =
         files=tuple(task.files),
         starts_at=starts_at,
         rollback=task.rollback,
+        workstream=execution.merges_into,
     )
 
 
@@ -154,6 +155,13 @@ def next_workspace(sup: SupervisorCore, lifecycle: TaskLifecycle, execution: Tas
     starts_at = data.saved_as if data.saved_as and not execution.task.rollback else data.resumed_at
     conflict = "" if starts_at or execution.task.rollback else execution.data.conflict
     kept = not lifecycle.cleanup_on_cancel
-    if not (starts_at or conflict or kept):
+    if not (starts_at or conflict or kept or execution.merges_into):
         return NO_WORKSPACE
-    return WorkspaceSpec(owner=execution.id, starts_at=starts_at or conflict, merges_target=bool(conflict), kept=kept)
+    return WorkspaceSpec(
+        owner=execution.id,
+        directory=workspace_of(sup, execution).directory,
+        starts_at=starts_at or conflict,
+        merges_target=bool(conflict),
+        kept=kept,
+        workstream=execution.merges_into,
+    )

@@ -8,7 +8,8 @@ task (``task_cascade.pending_effect``), also after a takeover, and ends with one
     check       commit the work; run the acceptance tests on that commit; have it reviewed
                     passed: run COMPLETED, job COMPLETED, task DONE, and PENDING_APPROVAL if a person must approve
                     failed: run CIRCUIT_OPEN, job FAILED, task FAILED
-    merge       merge exactly the commit that was checked: task CLOSED; if the merge is refused: task FAILED
+    merge       merge exactly the commit that was checked, into the branch of the workstream if it has one: task
+                CLOSED; if the merge is refused: task FAILED
     put_away    end the session, clear the workspace, free the slot; then claim a failed task again, or settle it
 
 Each line that names several states is one append of the journal (``PlanRun.record``). A task that moves meanwhile stops
@@ -55,7 +56,7 @@ from supervisor.lifecycles.task_run import RUN, CheckpointSaved, SkipCause, Task
 from supervisor.lifecycles.types import AbortScope
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
-from supervisor.ports import Changes, JournalError, WorkspaceHeld
+from supervisor.ports import Changes, JournalError, WorkspaceHeld, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import NoSuchEntity, Refused
 from supervisor.sessions.obstacles import outlast_obstacles
@@ -127,7 +128,8 @@ class CompletionPipeline:
         commit of the task's own part."""
         tests, directory = self._acceptance(execution), self._plan_run.directory_of(execution)
         inspected = f"{execution.id}.whole"
-        inspect = partial(self._sup.verification.inspect, inspected, tests, directory, self._sup.stop_now)
+        place = WorkspaceSpec(workstream=execution.merges_into, directory=str(directory))
+        inspect = partial(self._sup.verification.inspect, inspected, tests, directory, self._sup.stop_now, place)
         rejection = await make_step(self._sup, execution, inspect)
         if rejection is None:
             return "", "", USUAL
@@ -160,7 +162,8 @@ class CompletionPipeline:
             return judged, "", USUAL
 
         async def changes(message: str, commit: str) -> Changes | None:
-            do = partial(self._sup.verification.changes, session_id, message, commit)
+            into = execution.merges_into
+            do = partial(self._sup.verification.changes, session_id, message, commit, workstream=into)
             return await make_step(self._sup, execution, do)
 
         verdict = await review_work(self._sup, session_id, review, execution.task, execution.cause, judged, changes)
@@ -233,7 +236,7 @@ class CompletionPipeline:
             WorkspaceHeld: the supervisor is ending, and something outside of the work holds the merge.
         """
         workstream = self._plan_run.workstream
-        execution.seq = workstream.born_seq
+        execution.seq, execution.merges_into = workstream.born_seq, self._plan_run.merges_into
         merge = await self._merged(execution, judged, on=workstream.id)
         text = merge.text
         if not merge.is_refused:
@@ -280,7 +283,10 @@ class CompletionPipeline:
         async def do() -> MergeResult:
             if why := await authorization.refused_changes(self._plan_run, execution, judged, on=on):
                 return MergeResult(f"not merged: {why}", is_refused=True)
-            merge = await self._sup.verification.merge(execution.session_id, _message(execution), judged)
+            into = execution.merges_into
+            merge = await self._sup.verification.merge(
+                execution.session_id, _message(execution), judged, workstream=into
+            )
             match merge.outcome:
                 case "refused":
                     return MergeResult(f"not merged: {merge.why}", is_refused=True, conflicts=merge.conflicts)

@@ -22,13 +22,14 @@ import anyio
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.task import Task
 from supervisor.lifecycles.types import AbortScope, Kind
-from supervisor.lifecycles.workstream import Workstream
+from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.ports import JournalError
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.work.checkpoints import must_take_back, take_back, workspace_of
 from supervisor.work.completion_pipeline import CompletionPipeline
 from supervisor.work.end_of_work import record_end_of_work
+from supervisor.work.one_merge import leave_branch
 from supervisor.work.plan_recovery import PlanRecovery
 from supervisor.work.plan_run import PlanRun
 from supervisor.work.task_execution import ACTOR, TaskExecution
@@ -71,8 +72,9 @@ class PlanCancellation:
             for session_id in holders:
                 group.start_soon(self._end_session, session_id)
             group.start_soon(self._end_unclaimed)
-        if plan_run.workstream.state in (Workstream.COMPLETED, Workstream.FAILED):
-            await export_workstream(plan_run)
+        if plan_run.workstream.state in WORKSTREAM.terminal:
+            await leave_branch(plan_run)
+            await export_workstream(self._sup, plan_run.workstream.id, plan_run.workstream.born_seq)
 
     async def _end_execution(self, execution: TaskExecution) -> None:
         """Record the end of the task, save its work, end its session, and then roll back its changes in the directory

@@ -35,7 +35,7 @@ from supervisor.work.plan_run import PlanRun
 from supervisor.work.reporting import RESULT
 from supervisor.work.task_history import RUNS_MAX, RecordedTask, TaskHistory
 from supervisor.work.task_usage import TaskUsage
-from supervisor.work.workstream_export import records_of_run
+from supervisor.work.workstream_export import records_since
 
 PLANS_MAX: Final = 256
 """Number of plans whose history a supervisor keeps in memory; the history of any other plan is read again."""
@@ -109,7 +109,7 @@ async def recall_history(plan_run: PlanRun, *, continues: bool = False) -> None:
     history = plan_run.history = await plan_run.sup.part(PlanHistories).of(plan, run)
     if continues:
         used = TaskUsage()
-        async for record in records_of_run(plan_run):
+        async for record in records_since(plan_run.sup, plan_run.workstream.born_seq):
             used.take(record)
         for execution, size in sizes.items():
             agent, took_s = used.attempt(execution.id)

@@ -249,6 +249,12 @@ class PlanRun:
         return self.sup.journal_writer.clock.now()
 
     @property
+    def merges_into(self) -> str:
+        """Id of the workstream, if its branch collects the work of the tasks; ``""`` if they are merged into the
+        target."""
+        return self.workstream.id if self.workstream.branch is not None else ""
+
+    @property
     def setup(self) -> Setup:
         """Agents, settings and working directory of the run."""
         return self.sup.setups.of(self.workstream.id)

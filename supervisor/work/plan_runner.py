@@ -7,9 +7,11 @@ Theory of operation
     earlier result   the last run of the same plan ended, and its host did not receive the result: return that, start
         nothing
     look back        go on with a run that an earlier supervisor left (PlanRecovery), or resume a run that ended
-    begin            open the workstream and its tasks; merge tasks closed before their merge; start the workers
+    begin            open the workstream, its branch and its tasks; merge tasks closed before their merge; start the
+        workers
     dispatch         until every task is settled (TaskScheduler; ``plan_run`` lists the classes and their order)
-    conclude         record the result, validate the plan, shut the workers down, export the workstream
+    conclude         record the result, validate the plan, merge the branch, shut the workers down, export the
+        workstream
     report           the host has received the result: ``note_reported``
 
 A run that is cancelled, or whose journal is lost, ends with ``PlanCancellation`` instead of ``conclude``.
@@ -17,9 +19,9 @@ A run that is cancelled, or whose journal is lost, ends with ``PlanCancellation`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -36,7 +38,7 @@ from supervisor.plans.source import BadPlan, spelled
 from supervisor.plans.splitting import with_subtasks
 from supervisor.plans.tasks import PlacedTask, every_task
 from supervisor.policies.retry_reason import make_findings
-from supervisor.ports import WorkspaceHeld
+from supervisor.ports import NO_WORKSPACE, WorkspaceHeld, WorkspaceSpec
 from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import entity_of
@@ -45,6 +47,7 @@ from supervisor.sessions.setup import Setup
 from supervisor.work.attempt import Attempts
 from supervisor.work.budgeting import close_scopes, recall_use
 from supervisor.work.completion_pipeline import CompletionPipeline
+from supervisor.work.one_merge import leave_branch, merge_whole
 from supervisor.work.plan_cancellation import PlanCancellation
 from supervisor.work.plan_histories import recall_history
 from supervisor.work.plan_recovery import PlanRecovery
@@ -59,6 +62,8 @@ from supervisor.work.task_execution import ACTOR, TaskExecution
 from supervisor.work.workers import Heartbeat
 from supervisor.work.workstream import WorkstreamEntity
 from supervisor.work.workstream_export import export_workstream, record_usage
+
+_T = TypeVar("_T")
 
 
 class Submission(NamedTuple):
@@ -262,7 +267,8 @@ class PlanRunner:
             self.unshown, self._superseded = left.words, workstream
             return None
         self.plan_run.workstream = workstream
-        await export_workstream(self.plan_run)  # its supervisor may have died before that
+        # Its supervisor may have died before that.
+        await export_workstream(self._sup, workstream.id, workstream.born_seq)
         self.commands.end()
         self.begun.set()
         return left.result
@@ -327,7 +333,10 @@ class PlanRunner:
         names = {one.task.id for one in every_task(plan.tasks)}
         if previous is not None and previous.closed.keys() >= names and not self._unmerged(plan, recovery):
             why = "nothing of it was cancelled, given up or changed: every task is closed"
-            raise Refused(f"plan {plan.workstream!r} is not resumed: {why}; start it fresh to do all of it again")
+            merge = f", or merge it: supervisor merge {previous.workstream}" if previous.branch_of else ""
+            raise Refused(
+                f"plan {plan.workstream!r} is not resumed: {why}; start it fresh to do all of it again{merge}"
+            )
 
     async def _read_previous(self, plan: Plan, resumes: str, refused: Collection[str] = ()) -> None:
         # What this supervisor has just given up may still be on its way to the disk.
@@ -383,6 +392,7 @@ class PlanRunner:
             if submission.origin is not None:
                 workstream.note_submitted(submission.origin)
         self._sup.journal_writer.when_durable(self.submitted.set)
+        await self._open_branch(plan)
         # Before anything begins that may depend on it.
         merged, refused = await self._merge_late(unmerged)
         recovery.do_again(refused)
@@ -432,6 +442,38 @@ class PlanRunner:
             if workstream.resumes:
                 self._sup.setups.of_runs.setdefault(workstream.resumes, submission.setup)
 
+    async def _open_branch(self, plan: Plan) -> None:
+        """Make the branch that collects the work of the tasks, before a task exists, unless an earlier supervisor has
+        made it, or the plan wants none. A run goes on upon the branch of the run that it resumes, which is over then.
+
+        Raises:
+            Refused: the branch cannot be made; or the supervisor is ending, and something outside of the work holds it.
+        """
+        workstream, previous = self.plan_run.workstream, self.plan_run.previous
+        before = previous.branch_of if previous is not None else ""
+        if self._sup.verification.in_place or workstream.state is not Workstream.PLANNED or workstream.branch:
+            return
+        if plan.merge != "once" and not before:
+            return
+        where, commits = str(self.plan_run.setup.workdir), previous.commits if previous is not None else ()
+        make = partial(self._sup.verification.open_branch, workstream.id, where, resumes=before, holds=commits)
+        workstream.record_branch(await self._outlast(make, f"run {workstream.id} has not begun"))
+        if before:
+            await self._sup.journal_writer.durable()
+            await self._sup.cleanup.clean_up(before, "")
+
+    async def _outlast(self, do: Callable[[], Awaitable[_T]], what: str) -> _T:
+        """Call *do*, a step of the workstream, until nothing outside of the work holds it.
+
+        Raises:
+            Refused: the supervisor is ending, and the step is held; *what* says what is not done.
+        """
+        note, clock = self.plan_run.workstream.note_obstacle, self._sup.journal_writer.clock.wall
+        try:
+            return await outlast_obstacles(do, note, clock, self._sup.stopping)
+        except WorkspaceHeld as held:
+            raise Refused(f"{what}: {held}") from held
+
     def _unmerged(self, plan: Plan, recovery: PlanRecovery) -> list[tuple[TaskExecution, str]]:
         """Return, in the order of the plan, the tasks that were closed as their run ended, while their work was not
         merged from its branch, each with the commit that was checked."""
@@ -473,30 +515,51 @@ class PlanRunner:
         workers = await record_usage(plan_run)
         workstream.note_result(plan_run.results)
         await workstream.record_settled(plan_run.executions.values())
-        problem = output = ""
+        error = output = ""
         if workstream.state is Workstream.VALIDATING:
-            tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
-            where, until = str(plan_run.setup.workdir), self._sup.stop_now
-            inspected = f"{workstream.id}.validation"
-            inspect = partial(self._sup.verification.inspect, inspected, tests, where, until)
-            clock, stopping = self._sup.journal_writer.clock.wall, self._sup.stopping
-            try:
-                rejection = await outlast_obstacles(inspect, workstream.note_obstacle, clock, stopping)
-            except WorkspaceHeld as held:
-                rejection = Rejection(f"the acceptance tests could not be run: {held}")
-            problem = rejection.problem if rejection is not None else ""
-            output = rejection.output if rejection is not None else ""
-            await workstream.record_validated(problem)
+            error, output = await self._end_validating()
         await plan_run.worker_pool.stop()
-        await export_workstream(plan_run)
+        branch = await leave_branch(plan_run)
+        await export_workstream(self._sup, workstream.id, workstream.born_seq)
         redact = self._sup.journal_writer.redactor.text
         return PlanResult(
             self.results,
-            redact(not_accepted(problem)),
+            redact(error),
             output=make_findings("", output, redact),
             run=workstream.id,
             workers=workers,
+            branch=branch,
         )
+
+    async def _end_validating(self) -> tuple[str, str]:
+        """Validate the plan, and merge the branch of the workstream, if it has one. Return the reason why the run has
+        not succeeded, and the output of the failed test; ``""`` for none. After a takeover only the merge is made, if
+        the validation had passed."""
+        workstream, commit = self.plan_run.workstream, ""
+        if not workstream.data.to_merge:
+            rejection = None
+            try:
+                if workstream.branch is not None:
+                    commit = (await self._sup.verification.plan_merge(workstream.id)).commit
+                validate = partial(self._validate, commit)
+                rejection = await self._outlast(validate, "the acceptance tests could not be run")
+            except Refused as refusal:
+                rejection = Rejection(str(refusal))
+            if rejection is not None or workstream.branch is None:
+                problem = rejection.problem if rejection is not None else ""
+                await workstream.record_validated(problem)
+                return not_accepted(problem), rejection.output if rejection is not None else ""
+        return await merge_whole(self.plan_run, commit), ""
+
+    async def _validate(self, commit: str) -> Rejection | None:
+        """Run the acceptance tests of the plan on the *commit* of the workstream's branch, or with ``""`` on the
+        target."""
+        plan_run, until = self.plan_run, self._sup.stop_now
+        tests = [test.value(plan_run.plan.task_lifecycle.validation_timeout) for test in plan_run.plan.validation]
+        inspected, where = f"{plan_run.workstream.id}.validation", str(plan_run.setup.workdir)
+        spec = WorkspaceSpec(directory=where, starts_at=commit, workstream=plan_run.merges_into)
+        spec = spec if commit else NO_WORKSPACE
+        return await self._sup.verification.inspect(inspected, tests, where, until, spec)
 
     # ------------------------------------------------------------------ more tasks
     def check(self, plan: Plan) -> list[str]:
@@ -510,6 +573,8 @@ class PlanRunner:
             raise BadPlan("plugins: not as they were when the run began; start another run")
         if (plan.workspace, plan.merge_into) != (self._sup.settings.workspace, self._sup.settings.merge_into):
             raise BadPlan("workspace, merge_into: not as they were when the run began; start another run")
+        if self._scheduler is not None and plan.merge != self.plan_run.plan.merge:
+            raise BadPlan("merge: not as it was when the run began; start another run")
         if (plan.access is None) is not (self._sup.settings.access is None):
             raise BadPlan("access: not as it was when the run began; start another run")
         executions = self.plan_run.executions if self._scheduler is not None else {}

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
+
 from supervisor.diagnostics.execution_plan import ExecutionPlan, PlannedTask, plan_execution
 from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.lifecycles.run_ids import name_of_task
 from supervisor.lifecycles.types import Kind
 from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import every_task
-from supervisor.ports import EntityRow, Reader
+from supervisor.ports import EntityRow, MergePlan, Reader
 from supervisor.work.reporting import PLAN
+from supervisor.work.workstream import MERGE_PLAN
 
 _READ: Final = (Kind.TASK, Kind.WORKSTREAM)
 """Kinds of entities from which the execution plan of a run is made."""
@@ -61,6 +64,17 @@ def read_execution_plan(reader: Reader, run: EntityRow) -> ExecutionPlan:
         if data.get("workstream") == run.id
     ]
     return plan_execution(str(data_of(run).get("name", "")), run.id, tasks)
+
+
+def read_merge_plan(reader: Reader, run: EntityRow) -> MergePlan | None:
+    """Return the last recorded plan of the one merge of a run, the row of whose workstream is given; ``None`` if there
+    is none.
+
+    Raises:
+        JournalError: the journal or an archive cannot be read.
+    """
+    found = [one.metadata for one in reader.events(run.id, archived=True) if one.event == MERGE_PLAN]
+    return msgspec.convert(found[-1], MergePlan) if found else None
 
 
 def _agents(tasks: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:

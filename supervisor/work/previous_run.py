@@ -44,6 +44,10 @@ class PreviousRun(NamedTuple):
     again: Mapping[str, Checkpoint | None]
     before: Mapping[str, TaskData]
     changed: Collection[str]
+    branch_of: str = ""
+    """The workstream whose branch has the work of the closed tasks; ``""`` if they were merged one by one."""
+    commits: Sequence[str] = ()
+    """The commits of the closed tasks that are on that branch."""
 
     @property
     def has_rest(self) -> bool:
@@ -108,19 +112,19 @@ def find_previous_run(
     runs = {row.parent_id: row for row in ordered if row.kind == Kind.RUN}
     again = {name: _checkpoint(runs.get(row.id)) for name, row in open_again.items()}
     before = {data.name: data for row, data in known if open_again.get(data.name) is row}
-    return PreviousRun(newest, closed, unmerged, jobs, again, before, changed)
+    branch_of = next((run for run, data in chain.items() if data.branch is not None), "")
+    done = (msgspec.json.decode(row.data, type=TaskData) for name, row in closed.items() if name not in unmerged)
+    commits = tuple(data.judged for data in done if data.judged and not data.unmerged) if branch_of else ()
+    return PreviousRun(newest, closed, unmerged, jobs, again, before, changed, branch_of, commits)
 
 
-def _chain(newest: str, rows: Sequence[EntityRow]) -> set[str]:
-    """Return the ids of the workstream *newest*, of the workstream that it resumed, and so on."""
-    resumed = {
-        row.id: msgspec.json.decode(row.data, type=WorkstreamData).resumes
-        for row in rows
-        if row.kind == Kind.WORKSTREAM
-    }
-    chain = {newest}
-    while (newest := resumed.get(newest, "")) and newest not in chain:
-        chain.add(newest)
+def _chain(newest: str, rows: Sequence[EntityRow]) -> dict[str, WorkstreamData]:
+    """Return the data of the workstream *newest*, of the workstream that it resumed, and so on, by their ids."""
+    known = {row.id: msgspec.json.decode(row.data, type=WorkstreamData) for row in rows if row.kind == Kind.WORKSTREAM}
+    chain: dict[str, WorkstreamData] = {}
+    while newest in known and newest not in chain:
+        chain[newest] = known[newest]
+        newest = known[newest].resumes
     return chain
 
 
@@ -167,7 +171,7 @@ def _closed(
 
 
 def _unmerged(
-    closed: Mapping[str, EntityRow], rows: Sequence[EntityRow], chain: AbstractSet[str]
+    closed: Mapping[str, EntityRow], rows: Sequence[EntityRow], chain: Collection[str]
 ) -> Mapping[str, InterruptedTask]:
     """Return the closed tasks whose work was not merged, neither when they were closed nor in a completed run that
     resumed their run."""

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from supervisor.lifecycles.task import TaskData, TaskEnd, task_end
-from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
 from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
 from supervisor.sessions.journal_state import records_of
@@ -71,8 +71,9 @@ async def read_result(journal: Journal, workstream_id: str, *, unreported: bool 
         JournalError: the journal cannot be read.
     """
     records = await records_of(journal, workstream_id)
-    facts = {record.event for record in records if record.outcome == "fact"}
-    if RESULT not in facts or (unreported and REPORTED in facts):
+    # A run whose merge was held has a second result, which is reported by itself.
+    facts = {record.event: record.seq for record in records if record.outcome == "fact"}
+    if RESULT not in facts or (unreported and facts.get(REPORTED, BEGINNING) > facts[RESULT]):
         return None
     rows = [row for row in await journal.entities() if row.id == workstream_id or row.kind == Kind.TASK]
     result = recorded_result(records, rows, workstream_id)

@@ -69,7 +69,8 @@ class PlanResult(NamedTuple):
 
     ``earlier`` is the id of the workstream of an earlier run, if this is the result of that run: its supervisor was
     killed before the result was reported, and nothing was started now. ``run`` is the id of the run. ``workers`` is the
-    use of its workers; empty for the result of an earlier run.
+    use of its workers; empty for the result of an earlier run. ``branch`` has the work of the completed tasks, if it is
+    not merged.
     """
 
     tasks: Mapping[str, TaskResult]
@@ -78,6 +79,7 @@ class PlanResult(NamedTuple):
     output: str = ""
     run: str = ""
     workers: tuple[WorkerUse, ...] = ()
+    branch: str = ""
 
     @property
     def ok(self) -> bool:

@@ -230,6 +230,7 @@ class TaskScheduler:
         plan_run = self.plan_run
         parent = plan_run.executions[placed.parent.task.id] if placed.parent is not None else None
         execution = plan_run.executions[placed.task.id] = TaskExecution(self._sup, placed.task, parent)
+        execution.merges_into = plan_run.merges_into
         execution.perform = partial(self._perform_effect, execution)
         execution.end_delay = partial(self._report_delay, execution)
         if parent is not None:

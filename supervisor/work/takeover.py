@@ -19,6 +19,7 @@ from supervisor.runtime.entity import Entity
 from supervisor.sessions.restore import Recovered
 from supervisor.sessions.takeover import Choice
 from supervisor.work.end_of_work import at_rest, end_work, holders_of_tasks, left_over, let_go
+from supervisor.work.workstream_export import export_workstream
 
 Choose = Callable[[Sequence[EntityRow]], Collection[str]]
 """Function that returns, given all entities of the journal, the ids of the sessions and tasks that may be continued."""
@@ -45,7 +46,7 @@ async def take_over(sup: SupervisorCore, rows: Sequence[EntityRow], choose: Choo
     holders = holders_of_tasks(live)
     choice = Choice(among, left_over(rows) | let_go(rows), holders)
     recovery = await sup.takeover.restore(rows, live, holders, choice)
-    await end_work(sup.registry, [one for one in recovery.others if not _stays(one, choice)])
+    await _end(sup, [one for one in recovery.others if not _stays(one, choice)])
     recovered = await sup.takeover.finish(recovery)
     work = {one.id for one in recovery.others if one.id in sup.registry.entities}
     kept = {row.id: row for row in rows if row.kind in _WORK} if work else {}
@@ -60,8 +61,21 @@ def _stays(work: Entity, choice: Choice) -> bool:
 
 
 async def end_recovered_work(sup: SupervisorCore) -> None:
-    """End the recovered work that no plan has taken over."""
+    """End the recovered work that no plan has taken over. A workstream that has passed its validation stays: only its
+    merge is left, which a person may request later."""
     with suppress(JournalError):
         left = [sup.registry.entity(one) for one in sorted(sup.recovered_work.work)]
-        await end_work(sup.registry, left)
+        await _end(sup, [one for one in left if not (one.kind is Kind.WORKSTREAM and one.data.to_merge)])
     sup.recovered_work.work.clear()
+
+
+async def _end(sup: SupervisorCore, work: Sequence[Entity]) -> None:
+    """End the entities *work*, and write the records of the workstreams among them into the archive.
+
+    Raises:
+        JournalError: the journal failed meanwhile.
+    """
+    await end_work(sup.registry, work)
+    for one in work:
+        if one.kind is Kind.WORKSTREAM:
+            await export_workstream(sup, one.id, one.born_seq)

@@ -103,6 +103,8 @@ class TaskExecution:
         """The job that completed the task under an earlier supervisor."""
         self.is_imported = False
         """Whether the task was closed in the run that this run resumes."""
+        self.merges_into = ""
+        """Id of the workstream whose branch the work is merged into; ``""``: into the target."""
         self.agent = task.agent
         """The agent of the next attempt."""
         self.session_id = ""

@@ -20,11 +20,11 @@ from supervisor.lifecycles import workstream
 from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
 from supervisor.lifecycles.run_ids import RUN_PREFIX
 from supervisor.lifecycles.types import HeldBy, RecordId
-from supervisor.lifecycles.workstream import Workstream, WorkstreamData
+from supervisor.lifecycles.workstream import WorkBranch, Workstream, WorkstreamData
 from supervisor.plans.plan import Plan
 from supervisor.plans.recorded import plain_plan, without_values
 from supervisor.policies.budgets import Amounts
-from supervisor.ports import JournalError
+from supervisor.ports import JournalError, MergePlan
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
 from supervisor.runtime.journal_writer import Cause
@@ -37,8 +37,13 @@ _log = get_logger()
 GIVEN_UP: Final = "the plan was given up"
 CANCEL_REQUESTED: Final = "CancelRequested"
 """Name of the fact that somebody has requested to give the run up."""
-HELD: Final = "Held"
-"""Name of the fact about an obstacle outside of the work that holds a step of the workstream."""
+MERGE_REQUESTED: Final = "MergeRequested"
+"""Name of the fact that somebody has requested the merge of a workstream's branch."""
+WHOLE_MERGED: Final = "WholeMerged"
+"""Name of the fact that the branch of a workstream was merged after its end."""
+MERGE_PLAN: Final = "MergePlan"
+"""Name of the fact with the plan of the one merge of a workstream, as it was when all tasks had ended, or before the
+merge."""
 
 
 class WorkstreamEntity:
@@ -87,6 +92,16 @@ class WorkstreamEntity:
         return born_seq
 
     @property
+    def data(self) -> WorkstreamData:
+        data: WorkstreamData = self._the().data
+        return data
+
+    @property
+    def branch(self) -> WorkBranch | None:
+        """The branch that collects the work of the tasks; ``None`` if there is none."""
+        return self._entity.data.branch if self._entity is not None else None
+
+    @property
     def seq(self) -> RecordId | None:
         """Number of the record that the records of its tasks follow from."""
         return self._seq
@@ -117,6 +132,10 @@ class WorkstreamEntity:
     def take_up(self, entity: Entity) -> None:
         """Continue the log of a workstream that an earlier supervisor began."""
         self._entity = entity
+
+    def take_up_at(self, entity: Entity, last_seq: RecordId) -> None:
+        """Take a workstream for the merge of its branch; *last_seq* is the number of its last record."""
+        self._entity, self._seq = entity, last_seq
 
     def take_up_ended(self, entity: Entity, last_seq: RecordId) -> None:
         """Take over a workstream that has ended, and whose result was never reported; *last_seq* is the number of its
@@ -207,11 +226,24 @@ class WorkstreamEntity:
 
     def note_obstacle(self, held_by: HeldBy | None, *, task: str = "") -> None:
         """Record that *held_by* holds a step of the workstream, or the late merge of *task*; ``None``: not any more."""
-        metadata = {"task": task, "held_by": None if held_by is None else msgspec.to_builtins(held_by)}
-        reason = "the obstacle is gone" if held_by is None else f"held by {held_by.what}; {held_by.fix}"
-        self._the().record_fact(HELD, self._cause(), metadata, reason=reason)
-        if held_by is not None:
-            _log.warning("a plan is held", task=task, by=held_by.what, fix=held_by.fix)
+        if held_by is None:
+            self._record(workstream.StepFreed(task=task, reason="the obstacle is gone"))
+            return
+        reason = f"held by {held_by.what}; {held_by.fix}"
+        self._record(workstream.StepHeld(held_by=held_by, task=task, reason=reason))
+        _log.warning("a plan is held", task=task, by=held_by.what, fix=held_by.fix)
+
+    def record_branch(self, branch: WorkBranch) -> None:
+        """Record the branch that collects the work of the tasks."""
+        self._record(workstream.BranchMade(branch=branch))
+
+    def note_merge_plan(self, plan: MergePlan) -> None:
+        """Record the plan of the one merge. If all tasks are completed, its commit has passed the final validation, and
+        is merged next."""
+        with self._sup.journal_writer.together():
+            self._the().record_fact(MERGE_PLAN, self._cause(), msgspec.to_builtins(plan))
+            if self.state is Workstream.VALIDATING and self.data.to_merge != plan.commit:
+                self._record(workstream.MergePlanned(commit=plan.commit))
 
     def note_reported(self, how: str) -> None:
         """Record that the result was reported, or is not wanted; *how* says which. Without an await: the record is on
@@ -237,10 +269,25 @@ class WorkstreamEntity:
         else:
             await self._post(workstream.AllTasksCompleted(completed=completed))
 
-    async def record_validated(self, problem: str) -> None:
-        """Record the outcome of the plan's validation: *problem* describes the failure, ``""`` stands for success."""
-        passed = workstream.ValidationPassed()
+    async def record_validated(self, problem: str, merge: str = "") -> None:
+        """Record the outcome of the plan's validation: *problem* describes the failure, ``""`` stands for success;
+        *merge* is a sentence about the merge of the workstream's branch. The record is made before the first await."""
+        passed = workstream.ValidationPassed(reason=merge)
         await self._post(passed if not problem else workstream.ValidationFailed(error=problem))
+
+    def note_merge_request(self, by: str, plan: MergePlan) -> None:
+        """Record that *by* has requested the merge of *plan*, which follows from this record."""
+        self.note_merge_plan(plan)
+        self._seq = self._the().record_fact(MERGE_REQUESTED, Cause(self._seq, None, by), {"commit": plan.commit}).seq
+
+    async def record_merged_whole(self, merge: str) -> None:
+        """Record that the branch of the workstream is merged, which ends a workstream that was held; *merge* is a
+        sentence about the merge. The record is made before the first await."""
+        if self.state is Workstream.VALIDATING:
+            self._record(workstream.ValidationPassed(reason=merge))
+        else:
+            self._the().record_fact(WHOLE_MERGED, self._cause(), {}, reason=merge)
+        await self._sup.journal_writer.flush()
 
     def record_cancel_request(self, by: str, reason: str) -> None:
         """Record that *by* has requested the end of the run; all that is ended for it has this record as its cause."""

@@ -1,9 +1,9 @@
 """Export of a workstream: all records of the workstream, its tasks and their sessions, in one archive file (the
 dossier).
 
-The dossier is written when the workstream has completed or failed, whatever later happens to the journal, so that a
-reader finds everything in one file. The dossier is a copy; the journal is authoritative. If an export cannot be
-written, only a warning is logged.
+The dossier is written when the workstream has ended, by its run or after a crash, whatever later happens to the
+journal, so that a reader finds everything in one file. The dossier is a copy; the journal is authoritative. If an
+export cannot be written, only a warning is logged.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Collection
 from typing import Final
 
 from supervisor.diagnostics.worker_use import WorkerTimes, WorkerUse
+from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.record_ids import id_before
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.ports import JournalError
 from supervisor.ports.logs import get_logger
 from supervisor.work.attempt_limits import kind_of
@@ -31,7 +32,7 @@ async def record_usage(plan_run: PlanRun) -> tuple[WorkerUse, ...]:
     use of the workers."""
     used, workers = TaskUsage(), WorkerTimes()
     try:
-        async for record in records_of_run(plan_run):
+        async for record in records_since(plan_run.sup, plan_run.workstream.born_seq):
             used.take(record)
             workers.take(record)
     except JournalError as error:
@@ -49,32 +50,30 @@ async def record_usage(plan_run: PlanRun) -> tuple[WorkerUse, ...]:
     return workers.of(plan_run.workstream.id)
 
 
-async def export_workstream(plan_run: PlanRun) -> None:
-    """Write all records of the workstream into the archive, if there is one."""
-    upkeep = plan_run.sup.upkeep
+async def export_workstream(sup: SupervisorCore, workstream_id: str, born_seq: RecordId) -> None:
+    """Write all records of a workstream, whose first one is *born_seq*, into the archive, if there is one."""
+    upkeep = sup.upkeep
     if upkeep is None:
         return
     try:
-        await upkeep.preserve(plan_run.workstream.id, await _records(plan_run))
+        await upkeep.preserve(workstream_id, await _records(sup, workstream_id, born_seq))
     except (JournalError, OSError) as error:
-        _log.warning(
-            "the dossier of a workstream could not be written", workstream=plan_run.workstream.id, why=str(error)
-        )
+        _log.warning("the dossier of a workstream could not be written", workstream=workstream_id, why=str(error))
 
 
-async def _records(plan_run: PlanRun) -> list[LifecycleEvent]:
+async def _records(sup: SupervisorCore, workstream_id: str, born_seq: RecordId) -> list[LifecycleEvent]:
     """Return the records of the workstream in their order. The list is complete: no record of a workstream is removed
     from the journal while the workstream is under way."""
-    about: set[str] = {plan_run.workstream.id}
-    async for record in records_of_run(plan_run):
+    about: set[str] = {workstream_id}
+    async for record in records_since(sup, born_seq):
         _follow(record, about)
-    return [record async for record in records_of_run(plan_run) if _is_about(record.entity_id, about)]
+    return [record async for record in records_since(sup, born_seq) if _is_about(record.entity_id, about)]
 
 
-async def records_of_run(plan_run: PlanRun) -> AsyncIterator[LifecycleEvent]:
-    """Yield all records since the first record of the workstream."""
-    after = id_before(plan_run.workstream.born_seq)
-    while page := await plan_run.sup.journal.events(after_seq=after):
+async def records_since(sup: SupervisorCore, first: RecordId) -> AsyncIterator[LifecycleEvent]:
+    """Yield all records from *first* on, the first record of a workstream."""
+    after = id_before(first)
+    while page := await sup.journal.events(after_seq=after):
         for record in page:
             yield record
         after = page[-1].seq

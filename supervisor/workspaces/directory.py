@@ -7,13 +7,15 @@ Copies of these files are made, from which work can be continued or undone; no o
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import anyio
 
-from supervisor.ports import Changes, Merge, Released, WorkspaceSpec
+from supervisor.lifecycles.workstream import WorkBranch
+from supervisor.ports import Changes, Merge, MergePlan, Released, WorkspaceSpec
 from supervisor.workspaces.copies import FileCopies
 from supervisor.workspaces.recent_changes import changed_since
 
@@ -51,10 +53,18 @@ class DirectoryWorkspace:
     async def commit(self, session_id: str, message: str) -> str:
         return ""
 
-    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
+    async def open_branch(
+        self, workstream_id: str, directory: str, *, resumes: str = "", holds: Sequence[str] = ()
+    ) -> WorkBranch:
+        raise NotADirectoryError(f"{directory} has no branches: the work is done in place")
+
+    async def plan_merge(self, workstream_id: str, commit: str = "") -> MergePlan:
+        raise NotADirectoryError("there is nothing to merge: the work was done in place")
+
+    async def merge(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Merge:
         return Merge(outcome="nothing", why="the session worked in place")
 
-    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
+    async def changes(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Changes | None:
         return None
 
     async def changed_since(self, session_id: str, directory: str, since: float) -> bool:

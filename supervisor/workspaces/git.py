@@ -1,6 +1,10 @@
 """Git workspaces: a worktree and a branch for each root session, and the merge of its work into the target branch.
 
-An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target. A
+A workstream may have a branch of its own, which then stands for the target: its sessions begin from that branch and are
+merged into it, and the branch is merged into the target as a whole (``open_branch``, ``plan_merge``).
+
+An agent's work is committed before its worktree is removed; a branch is removed only when its work is in the target, or
+on the branch of another workstream. A
 worktree is reset only when it is rolled back, after its work was saved as a checkpoint. A checkpoint is a commit with a
 reference of its own, which exists until the target contains the commit, whatever happens to branches. A reset and a
 removal lose the files that git ignores. The target moves by fast-forward only: a merge is made without a worktree, and
@@ -12,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial, update_wrapper
 from pathlib import Path
@@ -22,11 +26,21 @@ from urllib.parse import unquote
 import anyio
 import msgspec
 
-from supervisor.ports import NO_WORKSPACE, Changes, Merge, ProcessHost, Released, WorkspaceHeld, WorkspaceSpec
+from supervisor.lifecycles.run_ids import RUN_PREFIX, is_run_id
+from supervisor.lifecycles.workstream import WorkBranch
+from supervisor.ports import (
+    NO_WORKSPACE,
+    Changes,
+    Merge,
+    MergePlan,
+    ProcessHost,
+    Released,
+    WorkspaceHeld,
+    WorkspaceSpec,
+)
 from supervisor.ports.helper_programs import OUTPUT_MAX
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
-from supervisor.ports.shortages import shortage_of
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git_command import (
     LISTED_MAX,
@@ -70,6 +84,7 @@ from supervisor.workspaces.worktree_files import (
     operation_begun_in,
     plain_name,
     remove_entries,
+    remove_half_made,
     remove_index_lock,
     remove_torn_lock,
     sweep,
@@ -100,6 +115,7 @@ PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 _ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.expectFilesOutsideOfPatterns=false")
 """Settings with which git also examines files that it was to leave out of the worktree (sparse checkout,
 ``--skip-worktree``), if they exist there."""
+_DIFF: Final = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", SHOW_INNER)
 _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
 """Git commands that end an operation under way and leave ``HEAD`` where it is."""
 _SAVED: Final = "refs/supervisor/checkpoints"
@@ -255,7 +271,7 @@ class GitWorkspaces:
             WorkspaceError: the worktree cannot be removed.
         """
         worktree, branch = self._root / name, f"{BRANCHES}/{name}"
-        await anyio.to_thread.run_sync(_remove_half_made, worktree)
+        await anyio.to_thread.run_sync(remove_half_made, worktree)
         await self._remove_traces(name, since_ns)
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if tip and not await self._git.holders(branch) and await self._is_held(branch, tip):
@@ -276,14 +292,23 @@ class GitWorkspaces:
             _log.warning("a worktree could not be rolled back", worktree=str(self._root / name), why=str(error))
 
     async def _is_held(self, branch: str, tip: str) -> bool:
-        """Return whether the commits of *branch* are also in the target, in a checkpoint, or in a branch beside
-        *branch*."""
-        if await self._git.contains(f"refs/heads/{await self.target()}", tip):
+        """Return whether the commits of *branch* are also in the target, on a workstream's branch, in a checkpoint, or
+        in a branch beside *branch*."""
+        if await self._is_merged(branch, tip):
             return True
         if await self._git.contains(f"refs/heads/{branch_beside(branch, tip)}", tip):
             return True
         held = await self._git.must(self._repository, "for-each-ref", "--contains", tip, "--count=1", _SAVED)
         return bool(text_of(held))
+
+    async def _is_merged(self, branch: str, tip: str) -> bool:
+        """Return whether the target, or the branch of a workstream other than *branch*, has the commit *tip*."""
+        if await self._git.contains(f"refs/heads/{await self.target()}", tip):
+            return True
+        how = ("for-each-ref", "--contains", tip, "--format=%(refname)", f"refs/heads/{BRANCHES}/{RUN_PREFIX}*")
+        listed = text_of(await self._git.must(self._repository, *how)).splitlines()
+        names = [name.removeprefix("refs/heads/") for name in listed]
+        return any(is_run_id(name.removeprefix(f"{BRANCHES}/")) for name in names if name != branch)
 
     async def _remove_traces(self, name: str, since_ns: int) -> None:
         """Remove the traces that a half-made or half-removed worktree has left in the supervisor's folder and in
@@ -301,7 +326,7 @@ class GitWorkspaces:
             WorkspaceError: the repository, its target or the directory is missing, or git fails.
         """
         inside = await self._path_in_repository(directory)
-        await self._ensure_worktree(root_id, "")
+        await self._ensure_worktree(root_id, NO_WORKSPACE)
         return str(self._worktree_path(root_id) / inside)
 
     async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
@@ -316,29 +341,29 @@ class GitWorkspaces:
             WorkspaceError: git fails, or the checkpoint does not exist any more.
         """
         where = self._worktree_path(session_id)
-        await self._ensure_worktree(session_id, spec.starts_at, merges_target=spec.merges_target)
+        await self._ensure_worktree(session_id, spec)
         async with self._one_at_a_time:
             if spec.kept and not await anyio.to_thread.run_sync(is_kept, where):
                 await anyio.to_thread.run_sync(remove_torn_lock, where)
                 await self._git.must(self._repository, "worktree", "lock", "--reason", KEPT_LOCK, str(where))
 
-    async def _ensure_worktree(self, session_id: str, starts_at: str, *, merges_target: bool = False) -> None:
-        """Make the worktree of a session, unless it exists, at a checkpoint, with the target merged in if
-        *merges_target*, or at the target."""
+    async def _ensure_worktree(self, session_id: str, spec: WorkspaceSpec) -> None:
+        """Make the worktree of a session, unless it exists, at the checkpoint of *spec*, with the target merged in if
+        *spec* says so, or at the target."""
         worktree = self._worktree_path(session_id)
         async with self._one_at_a_time:
             await self._recover()
             if await self._is_complete(worktree):
                 return
-        target = f"refs/heads/{await self.target()}"
-        start = await self._git.commit_of(self._repository, starts_at or target)
+        target = f"refs/heads/{await self._onto(spec.workstream)}"
+        start = await self._git.commit_of(self._repository, spec.starts_at or target)
         if not start:
-            words = f"the checkpoint {starts_at} that session {session_id!r} begins with is not in the repository"
+            words = f"the checkpoint {spec.starts_at} that session {session_id!r} begins with is not in the repository"
             raise WorkspaceError(f"{words}; run the plan without resuming it")
         async with self._step(MakeWorktree(plain_name(session_id), start)):
             if not await self._is_complete(worktree):
                 await self._make(session_id, worktree, start)
-                if merges_target:
+                if spec.merges_target:
                     await self._merge_target(worktree, target)
         # Else the new files could not be told from what an agent changes that begins at once (`changed_since`).
         await anyio.sleep(CLOCK_S)
@@ -368,14 +393,14 @@ class GitWorkspaces:
         return not await anyio.to_thread.run_sync(is_being_made, Path(text_of(kept)))
 
     async def _make(self, session_id: str, worktree: Path, start: str) -> None:
-        await anyio.to_thread.run_sync(_parent_of, worktree)
+        await anyio.to_thread.run_sync(make_private, worktree.parent)
         await self._remove(worktree)
-        branch, target = branch_of(session_id), await self.target()
+        branch = branch_of(session_id)
         if holders := await self._git.holders(branch):
             raise WorkspaceError(
                 f"the branch {branch} is checked out in {holders[0]}; end what works there, or rename it"
             )
-        await self._set_aside(branch, target)
+        await self._set_aside(branch)
         made = await self._git.run(self._repository, "worktree", "add", "-B", branch, str(worktree), start)
         if not made.ok:
             message = f"no worktree for session {session_id!r}: {error_of(made)}"
@@ -395,11 +420,11 @@ class GitWorkspaces:
         if not await anyio.to_thread.run_sync(note_own_merge, kept):
             raise await failure_of(merged, str(worktree), f"git merge failed in {worktree}: {error_of(merged)}")
 
-    async def _set_aside(self, branch: str, target: str) -> None:
+    async def _set_aside(self, branch: str) -> None:
         """Rename the branch *branch* if it holds work of an earlier journal; only remove it if the branch beside it
         holds that work already."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
-        if not tip or await self._git.contains(f"refs/heads/{target}", tip):
+        if not tip or await self._is_merged(branch, tip):
             return
         beside = f"refs/heads/{branch_beside(branch, tip)}"
         if not await self._git.contains(beside, tip):
@@ -424,6 +449,73 @@ class GitWorkspaces:
             raise WorkspaceError(f"{words}; make it, with a first commit, or name another one as merge_into")
         return self._target
 
+    # ------------------------------------------------------------------------------------------ workstreams
+    async def _onto(self, workstream_id: str) -> str:
+        """Return the name of the branch that the work of a workstream begins from and is merged into; with ``""`` the
+        target.
+
+        Raises:
+            WorkspaceError: the workstream has no branch here.
+        """
+        if not workstream_id:
+            return await self.target()
+        branch = branch_of(workstream_id)
+        if not await self._git.commit_of(self._repository, f"refs/heads/{branch}"):
+            words = f"{self._repository} has no branch {branch!r}, which has the work of run {workstream_id}"
+            fix = "make it again from a commit of its tasks; agents in several repositories need merge: each"
+            raise WorkspaceError(f"{words}; {fix}")
+        return branch
+
+    @_repeated
+    async def open_branch(
+        self, workstream_id: str, directory: str, *, resumes: str = "", holds: Sequence[str] = ()
+    ) -> WorkBranch:
+        """Make the branch of a workstream, at the branch of the one that it *resumes*, or else at the target.
+
+        Raises:
+            WorkspaceError: a commit of *holds* is missing there, the branch is checked out, or git fails.
+        """
+        await self._path_in_repository(directory)
+        branch, before = branch_of(workstream_id), branch_of(resumes) if resumes else ""
+        async with self._step(CommitWork(plain_name(workstream_id))):
+            start = await self._git.commit_of(self._repository, f"refs/heads/{before}") if before else ""
+            start = start or await self._git.commit_of(self._repository, f"refs/heads/{await self.target()}")
+            for commit in holds:
+                if not await self._git.contains(start, commit):
+                    words = f"the work of run {resumes} is not on its branch {before!r}: {commit[:12]} is missing"
+                    raise WorkspaceError(f"{words}; make the branch again (git branch {before} COMMIT), or start fresh")
+            if holders := await self._git.holders(branch):
+                raise WorkspaceError(f"the branch {branch} is checked out in {holders[0]}; check out another one there")
+            await self._set_aside(branch)
+            await self._git.must(self._repository, "update-ref", f"refs/heads/{branch}", start)
+        return WorkBranch(name=branch, base=start, directory=directory)
+
+    async def plan_merge(self, workstream_id: str, commit: str = "") -> MergePlan:
+        """Return the plan of the merge of a workstream's branch, or of its *commit*, into the target.
+
+        Raises:
+            WorkspaceError: there is no such branch, or git fails.
+        """
+        branch, target = await self._onto(workstream_id), await self.target()
+        commit = commit or await self._git.commit_of(self._repository, f"refs/heads/{branch}")
+        head = await self._git.commit_of(self._repository, f"refs/heads/{target}")
+        base = await self._merge_base(head, commit)
+        listed = await self._diff_names(base, commit)
+        behind = text_of(await self._git.must(self._repository, "rev-list", "--count", f"{base}..{head}"))
+        _, conflicts = await self._merge_trees(head, commit)
+        return MergePlan(
+            branch=branch,
+            commit=commit,
+            target=target,
+            target_commit=head,
+            base=base,
+            files=names_in_list(listed),
+            whole=len(listed) < LISTED_MAX,
+            behind=int(behind),
+            conflicts=conflicts or (),
+            is_merged=base == commit,
+        )
+
     # ------------------------------------------------------------------------------------------ commit and merge
     @_repeated
     async def commit(self, session_id: str, message: str) -> str:
@@ -437,21 +529,22 @@ class GitWorkspaces:
             if not is_worktree(worktree := self._worktree_path(session_id)):
                 words = f"the worktree {worktree} is gone, and what was not committed there is lost"
                 raise WorkspaceError(f"{words}; the branch {branch_of(session_id)} has what was committed")
-            checked = await self._commit_for_merge(session_id, message, await self.target())
+            checked = await self._commit_for_merge(session_id, message)
             return checked if isinstance(checked, str) else ""
 
     @_repeated
-    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        """Merge *commit* of a session into the target; with ``""`` commit first the uncommitted changes of the session.
+    async def merge(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Merge:
+        """Merge *commit* of a session into the target, or into the branch of the *workstream*; with ``""`` commit first
+        the uncommitted changes of the session.
 
         Raises:
             WorkspaceError: git fails.
         """
         async with self._step(CommitWork(plain_name(session_id))):
-            target = await self.target()
-            work = commit or await self._commit_for_merge(session_id, message, target)
+            target = await self._onto(workstream)
+            work = commit or await self._commit_for_merge(session_id, message)
             if isinstance(work, Merge):
-                return work
+                return msgspec.structs.replace(work, target=target)
             for tries in range(TRIES):
                 held = await self._forward.hold(target) if tries >= UNLOCKED_TRIES else None
                 merge = await self._merge_once(target, work, message, held)
@@ -462,31 +555,31 @@ class GitWorkspaces:
                     return msgspec.structs.replace(merge, target=target)
             raise WorkspaceHeld(target_moves(target, TRIES))
 
-    async def _commit_for_merge(self, session_id: str, message: str, target: str) -> str | Merge:
+    async def _commit_for_merge(self, session_id: str, message: str) -> str | Merge:
         """Return the commit with all work of a session, or the refusal if the work cannot be merged."""
         begun, unmerged = await self._unfinished_operation(session_id)
         if begun:
-            return Merge(outcome="refused", target=target, files=unmerged, why=begun)
+            return Merge(outcome="refused", files=unmerged, why=begun)
         work = await self._commit_all(session_id, message)
         if not work:
-            return Merge(outcome="nothing", target=target, why="there is no branch of that session")
-        if ahead := await self._why_incomplete(target, branch_of(session_id), work):
-            return Merge(outcome="refused", target=target, why=ahead)
+            return Merge(outcome="nothing", why="there is no branch of that session")
+        if ahead := await self._why_incomplete(branch_of(session_id), work):
+            return Merge(outcome="refused", why=ahead)
         if inside := await self._changed_inside(session_id):
             why = f"what is not committed in repositories inside it would be left behind: {some_of(inside)}"
-            return Merge(outcome="refused", target=target, files=inside, why=why)
+            return Merge(outcome="refused", files=inside, why=why)
         return work
 
     @_repeated
-    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
-        """Return the session's changes since its branch and the target diverged: up to *commit*, or all changes, which
-        are committed first.
+    async def changes(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Changes | None:
+        """Return the session's changes since its branch and the target, or the branch of the *workstream*, diverged: up
+        to *commit*, or all changes, which are committed first.
 
         Raises:
             WorkspaceError: git fails.
         """
         async with self._step(CommitWork(plain_name(session_id))):
-            target = await self.target()
+            target = await self._onto(workstream)
             if not commit:
                 if any(await self._unfinished_operation(session_id)):
                     return None
@@ -507,14 +600,22 @@ class GitWorkspaces:
         raise WorkspaceError(f"{words}; take what you need from there by hand (git cherry-pick)")
 
     async def _diff_commits(self, base: str, commit: str) -> Changes:
-        how = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", SHOW_INNER)
-        named = await self._git.run_bounded(self._repository, *how, "--name-only", "-z", base, commit)
-        patch = await self._git.run_bounded(self._repository, *how, base, commit, output_max=OUTPUT_MAX)
-        if bad := next((ran for ran in (named, patch) if not ran.ok), None):
-            raise WorkspaceError(f"git diff failed in {self._repository}: {error_of(bad)}")
+        listed = await self._diff_names(base, commit)
+        patch = await self._git.run_bounded(self._repository, *_DIFF, base, commit, output_max=OUTPUT_MAX)
+        if not patch.ok:
+            raise WorkspaceError(f"git diff failed in {self._repository}: {error_of(patch)}")
         shown = patch.stdout.decode(errors="replace") if len(patch.stdout) < OUTPUT_MAX else ""
-        whole = len(named.stdout) < LISTED_MAX
-        return Changes(base=base, commit=commit, files=names_in_list(named.stdout), whole=whole, diff=shown)
+        return Changes(
+            base=base, commit=commit, files=names_in_list(listed), whole=len(listed) < LISTED_MAX, diff=shown
+        )
+
+    async def _diff_names(self, base: str, commit: str) -> bytes:
+        """Return the names of the files that differ between two commits, as git lists them, up to ``LISTED_MAX``
+        bytes."""
+        named = await self._git.run_bounded(self._repository, *_DIFF, "--name-only", "-z", base, commit)
+        if not named.ok:
+            raise WorkspaceError(f"git diff failed in {self._repository}: {error_of(named)}")
+        return named.stdout
 
     async def _commit_all(self, session_id: str, message: str) -> str:
         """Commit all changes in a session's worktree; return the commit of the session, ``""`` if there is none."""
@@ -555,11 +656,11 @@ class GitWorkspaces:
         begun = await anyio.to_thread.run_sync(operation_begun_in, worktree)
         return f"a {begun} was begun there and not ended" if begun else "", ()
 
-    async def _why_incomplete(self, target: str, branch: str, work: str) -> str:
+    async def _why_incomplete(self, branch: str, work: str) -> str:
         """Return the reason why *work* is not all of the session's work (an earlier commit is checked out); ``""`` if
         it is all."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
-        if tip in ("", work) or await self._git.contains(f"refs/heads/{target}", tip):
+        if tip in ("", work) or await self._is_merged(branch, tip):
             return ""
         came_before = await self._git.contains(tip, work)
         return f"the commit {work[:12]} was left checked out there, and {branch} has more" if came_before else ""
@@ -586,16 +687,25 @@ class GitWorkspaces:
         if inside := await self._git.repositories_inside(await self._merge_base(head, work), work):
             why = f"repositories inside it would be lost, since only their names are committed: {some_of(inside)}"
             return Merge(outcome="refused", files=inside, why=why)
+        tree, files = await self._merge_trees(head, work)
+        if files is not None:
+            why = f"in conflict with {target}: {some_of(files)}"
+            return Merge(outcome="refused", files=files, why=why, conflicts=True)
+        made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
+        return await self._forward.advance(target, head, text_of(made), held)
+
+    async def _merge_trees(self, head: str, work: str) -> tuple[str, tuple[str, ...] | None]:
+        """Return the tree of a merge of two commits, and the files in conflict; ``None`` if there is no conflict.
+
+        Raises:
+            WorkspaceError: git fails.
+        """
         how = ("--write-tree", "--name-only", "--no-messages", "-z")
         tried = await self._git.run(self._repository, "merge-tree", *how, head, work)
         tree, *files = names_in_list(tried.stdout) or ("",)
-        if tried.status == 1 and tree:
-            why = f"in conflict with {target}: {some_of(files)}"
-            return Merge(outcome="refused", files=tuple(files), why=why, conflicts=True)
-        if not tried.ok:
+        if not tried.ok and not (tried.status == 1 and tree):
             raise await failure_of(tried, self._repository, f"git merge-tree failed: {error_of(tried)}")
-        made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
-        return await self._forward.advance(target, head, text_of(made), held)
+        return tree, tuple(files) if not tried.ok else None
 
     async def _changed_inside(self, session_id: str) -> tuple[str, ...]:
         """Return the repositories nested in the worktree that have uncommitted changes."""
@@ -646,7 +756,7 @@ class GitWorkspaces:
             tip = await self._git.commit_of(where, f"refs/heads/{branch}")
             if tip and tip != commit:  # its agent had checked out something else
                 await self._git.must(self._repository, "update-ref", f"{_SAVED}/{plain_name(session_id)}/{tip}", tip)
-            base = spec.starts_at or await self._merge_base(f"refs/heads/{target}", commit)
+            base = spec.starts_at or await self._merge_base(f"refs/heads/{await self._onto(spec.workstream)}", commit)
             await anyio.to_thread.run_sync(self._steps.begin, RollBack(plain_name(session_id), base))
             await self._reset_worktree(path, branch, base)
             return commit
@@ -662,24 +772,26 @@ class GitWorkspaces:
 
     @_repeated
     async def forget(self, spec: WorkspaceSpec) -> None:
-        """Remove the references to checkpoints whose commits are in the target.
+        """Remove the references to checkpoints whose commits are in the target, or on the branch of the workstream.
 
         Raises:
             WorkspaceError: git fails.
         """
-        if await self._merged_checkpoints():
+        if await self._merged_checkpoints(spec.workstream):
             async with self._step(DropCheckpoints()):
-                await self._drop_checkpoints()
+                await self._drop_checkpoints(spec.workstream)
 
-    async def _merged_checkpoints(self) -> list[str]:
-        target = f"refs/heads/{await self.target()}"
-        listed = await self._git.must(
-            self._repository, "for-each-ref", "--merged", target, "--format=%(refname)", _SAVED
-        )
-        return text_of(listed).splitlines()
+    async def _merged_checkpoints(self, workstream_id: str = "") -> list[str]:
+        found: dict[str, None] = {}
+        for branch in (await self.target(), *([branch_of(workstream_id)] if workstream_id else ())):
+            head = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
+            how = ("for-each-ref", "--merged", head, "--format=%(refname)", _SAVED)
+            listed = text_of(await self._git.must(self._repository, *how)) if head else ""
+            found |= dict.fromkeys(listed.splitlines())
+        return [*found]
 
-    async def _drop_checkpoints(self) -> None:
-        for name in await self._merged_checkpoints():
+    async def _drop_checkpoints(self, workstream_id: str = "") -> None:
+        for name in await self._merged_checkpoints(workstream_id):
             await self._git.run(self._repository, "update-ref", "-d", name)
 
     # ------------------------------------------------------------------------------------------ clean-up
@@ -703,7 +815,7 @@ class GitWorkspaces:
                 await self._remove(worktree)
             if not await self._drop_branch(branch, target):
                 return Released(branch=branch)
-            elsewhere = commit and not await self._git.contains(f"refs/heads/{target}", commit)
+            elsewhere = commit and not await self._is_merged(branch, commit)
             return Released(branch=branch_beside(branch, commit) if elsewhere else "")
 
     async def list_sessions(self) -> list[str]:
@@ -741,13 +853,14 @@ class GitWorkspaces:
                 await anyio.to_thread.run_sync(partial(shutil.rmtree, aside, ignore_errors=True))
 
     async def _drop_branch(self, branch: str, target: str) -> bool:
-        """Remove *branch* if its commit is in the target; return whether the branch is gone."""
+        """Remove *branch* if the target, or the branch of a workstream, has its commit; return whether the branch is
+        gone."""
         tip = await self._git.commit_of(self._repository, f"refs/heads/{branch}")
         if not tip:
             return True
         if branch == target or await self._git.holders(branch):
             return False
-        if not await self._git.contains(f"refs/heads/{target}", tip):
+        if not await self._is_merged(branch, tip):
             return False
         return (await self._git.run(self._repository, "update-ref", "-d", f"refs/heads/{branch}", tip)).ok
 
@@ -767,27 +880,6 @@ class GitWorkspaces:
 
     def _worktree_path(self, session_id: str) -> Path:
         return self._root / plain_name(session_id)
-
-
-def _parent_of(worktree: Path) -> None:
-    make_private(worktree.parent)
-
-
-def _remove_half_made(worktree: Path) -> None:
-    """Remove a worktree that was not made completely.
-
-    Raises:
-        WorkspaceError: the worktree still exists.
-        OSError: the machine lacks file descriptors.
-    """
-    try:
-        shutil.rmtree(worktree)
-    except OSError as error:
-        if shortage_of(error):
-            raise
-        if os.path.lexists(worktree):
-            words = f"{worktree}, a worktree that was not made to its end, cannot be removed: {error}"
-            raise WorkspaceError(f"{words}; remove it") from error
 
 
 def _without_commit(output: str) -> str:

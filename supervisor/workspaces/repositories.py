@@ -16,13 +16,15 @@ directory of it, beside a file with the path of the repository, so that the next
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import anyio
 import anyio.to_thread
 
-from supervisor.ports import Changes, Merge, ProcessHost, Released, WorkspaceSpec
+from supervisor.lifecycles.workstream import WorkBranch
+from supervisor.ports import Changes, Merge, MergePlan, ProcessHost, Released, WorkspaceSpec
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private, write_private
 from supervisor.workspaces.git import GitWorkspaces
@@ -147,14 +149,25 @@ class RepositoryWorkspaces:
         await (await self._at(spec.directory)).forget(spec)
 
     # ------------------------------------------------------------------ requests that name a session
+    async def open_branch(
+        self, workstream_id: str, directory: str, *, resumes: str = "", holds: Sequence[str] = ()
+    ) -> WorkBranch:
+        workspaces = self._of[workstream_id] = await self._at(directory)
+        return await workspaces.open_branch(workstream_id, directory, resumes=resumes, holds=holds)
+
+    async def plan_merge(self, workstream_id: str, commit: str = "") -> MergePlan:
+        return await (await self._having(workstream_id, commit)).plan_merge(workstream_id, commit)
+
     async def commit(self, session_id: str, message: str) -> str:
         return await (await self._having(session_id)).commit(session_id, message)
 
-    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        return await (await self._having(session_id, commit)).merge(session_id, message, commit)
+    async def merge(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Merge:
+        workspaces = await self._having(session_id, commit)
+        return await workspaces.merge(session_id, message, commit, workstream=workstream)
 
-    async def changes(self, session_id: str, message: str, commit: str = "") -> Changes | None:
-        return await (await self._having(session_id, commit)).changes(session_id, message, commit)
+    async def changes(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Changes | None:
+        workspaces = await self._having(session_id, commit)
+        return await workspaces.changes(session_id, message, commit, workstream=workstream)
 
     async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
         return await (await self._having(session_id)).changed_since(session_id, directory, since)

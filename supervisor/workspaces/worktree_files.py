@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from supervisor.ports.shortages import shortage_of
 from supervisor.workspaces.git_command import WorkspaceError
 
 BRANCHES: Final = "supervisor"
@@ -187,6 +188,23 @@ def is_kept(worktree: Path) -> bool:
     """Return whether the worktree is kept: git's directory for it contains the supervisor's lock."""
     lock = worktree / (_line_of(worktree / ".git") or "").removeprefix(_LINK) / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == KEPT_LOCK
+
+
+def remove_half_made(worktree: Path) -> None:
+    """Remove a worktree that was not made completely.
+
+    Raises:
+        WorkspaceError: the worktree still exists.
+        OSError: the machine lacks file descriptors.
+    """
+    try:
+        shutil.rmtree(worktree)
+    except OSError as error:
+        if shortage_of(error):
+            raise
+        if os.path.lexists(worktree):
+            words = f"{worktree}, a worktree that was not made to its end, cannot be removed: {error}"
+            raise WorkspaceError(f"{words}; remove it") from error
 
 
 def remove_torn_lock(worktree: Path) -> None:

@@ -31,8 +31,9 @@ pytestmark = pytest.mark.anyio
 
 AGENTS = {"a": AgentConfig(adapter="scripted", permissions=PermissionsConfig(default=Decision.ASK))}
 TOOLS = [
-    "abort", "access_levels", "add_tasks", "answer", "cancel_run", "close", "compact", "inspect", "list", "permissions",
-    "processes", "prompt", "reload", "send", "split", "stalls", "start", "steer", "stop", "submit", "why",
+    "abort", "access_levels", "add_tasks", "answer", "cancel_run", "close", "compact", "inspect", "list", "merge_run",
+    "permissions", "processes", "prompt", "reload", "send", "split", "stalls", "start", "steer", "stop", "submit",
+    "why",
 ]  # fmt: skip
 
 
@@ -83,7 +84,12 @@ async def test_the_parameters_of_a_tool_are_the_fields_of_the_request(tmp_path: 
         "steer",
         "stop",
     }
-    assert {name for name, one in hints.items() if one.idempotent_hint} == {"abort", "cancel_run", "reload"}
+    assert {name for name, one in hints.items() if one.idempotent_hint} == {
+        "abort",
+        "cancel_run",
+        "merge_run",
+        "reload",
+    }
 
 
 async def test_an_agent_drives_a_supervisor(tmp_path: Path) -> None:

@@ -73,9 +73,11 @@ def test_a_report_has_the_table_that_the_run_has_printed(ended: tuple[Path, str]
     assert (report.status, report.err) == (0, "")
     assert table in report.out
     assert report.out.startswith("run r1 of nightly: failed, 1 of 3 tasks done\nstarted ")
-    commit = git(state_dir.parent, "rev-parse", "main").strip()[:12]
-    assert f"r1#good: merged into main as {commit}" in report.out.splitlines()
-    assert report.out.endswith("of 3 tasks 1 failed (bad), 1 blocked (after)\n")
+    commit = git(state_dir.parent, "rev-parse", "supervisor/r1").strip()[:12]
+    assert f"r1#good: merged into supervisor/r1 as {commit}" in report.out.splitlines()
+    branch = f"the branch supervisor/r1, and not merged: supervisor merge r1 --state-dir {state_dir}"
+    why = "of 3 tasks 1 failed (bad), 1 blocked (after)"
+    assert report.out.endswith(f"{why}\nwhat was completed is on {branch}\n")
 
 
 def test_a_report_without_a_run_is_about_the_newest(ended: tuple[Path, str]) -> None:

@@ -4,11 +4,13 @@ check the user's repository.
 ``python -m tests.crash.git_steps --calls all --rounds 100``. A program named ``git``, first on ``PATH``, counts the git
 commands that the supervisor runs (those of agents and users are not counted). At the chosen command that program kills
 the supervisor and itself: before the command, after it, or a few milliseconds into it. Then the same plan is run to its
-end. The check: each task is merged once, each agent has worked as often as without a kill, and no branch, reference,
-git entry of a worktree, lock or temporary directory is left. ``--calls`` takes ``all``, ``writing`` (the commands that
-write), or a number N of writing commands; ``--rounds R`` kills R runs of larger tasks up to three times each, at random
-commands; before some of the next runs the user removes ``index.lock``. Only commands that were killed are counted: a
-trial in which no command was killed is a fault, and a round without a kill does not count.
+end. The check: each task is merged once into the branch of the run, and that branch once into the target; each agent
+has worked as often as without a kill, and no branch, reference, git entry of a worktree, lock or temporary directory is
+left. After the kill the target has the whole merge, or nothing of the run. ``--calls`` takes ``all``, ``merge`` (those
+of the one merge), ``writing`` (the commands that write), or a number N of writing commands; ``--rounds R`` kills R runs
+of larger tasks up to three times each, at random commands; before some of the next runs the user removes
+``index.lock``. Only commands that were killed are counted: a trial in which no command was killed is a fault, and a
+round without a kill does not count.
 """
 
 from __future__ import annotations
@@ -184,12 +186,19 @@ class Trial:
         wanted = {*(f"new/f{number}" for number in range(1, self._files + 1)), "changed", "folder", "kept", "link", "u"}
         wanted |= {".gitignore", "mode"}
         wrong = [f"in main: {set(names) ^ wanted}"] if set(names) != wanted else []
+        wrong += self.half_merged()
         merges = self.git("log", "--merges", "--format=%s", "main").splitlines()
+        wrong += [f"the run is merged {count} times" for count in [_begins(merges, "r1")] if count != 1]
         wrong += [f"{task} is merged {count} times" for task in WORKED if (count := _begins(merges, task)) != 1]
         for task, expected in WORKED.items():
             worked = len((self._out / task).read_text().splitlines())
             wrong += [f"the agent of {task} worked {worked} times"] if worked != expected else []
         return wrong
+
+    def half_merged(self) -> list[str]:
+        """Return what the target has of the run beside its one merge, also after a kill."""
+        commits = self.git("log", "--first-parent", "--format=%s", "main").splitlines()
+        return [f"main has {one!r}" for one in commits[:-1] if not one.startswith("r1:")] + commits[2:]
 
 
 def _begins(merges: Iterable[str], task: str) -> int:
@@ -204,18 +213,19 @@ def killed_at(folder: Path, at: int | str, way: str, delay_s: float = 0.0) -> tu
     if status != -signal.SIGKILL:
         return "", [f"no command was killed at {at}", *trial.wrong(status)]
     killed = trial.killed
-    return killed, trial.wrong(trial.run())
+    return killed, [*trial.half_merged(), *trial.wrong(trial.run())]
 
 
 def kills(calls: Sequence[str], wanted: str) -> list[tuple[int, str]]:
     """Return the commands to kill at, each as its number and the moment: for *wanted* ``all``, before and after every
-    command, and also within the writing ones; for ``writing``, the writing commands only; for a number, that many of
-    these, evenly spread."""
+    command, and also within the writing ones; for ``merge`` those from the plan of the one merge on; for ``writing``,
+    the writing commands only; for a number, that many of these, evenly spread."""
+    first = max((at for at, call in enumerate(calls, 1) if call.startswith("rev-list")), default=1)
     writing = [number for number, call in enumerate(calls, 1) if is_writing(call)]
-    if wanted == "all":
+    if wanted in ("all", "merge"):
         return [
             (at, way)
-            for at in range(1, len(calls) + 1)
+            for at in range(first if wanted == "merge" else 1, len(calls) + 1)
             for way in (("before", "after", "within")[: 3 if at in writing else 2])
         ]
     count = len(writing) if wanted == "writing" else min(int(wanted), len(writing))
@@ -262,7 +272,7 @@ def a_round(folder: Path, files: int, chance: random.Random) -> tuple[list[str],
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="git_steps", description=__doc__)
-    parser.add_argument("--calls", default="5", help="all, writing, or how many of these; 0: none")
+    parser.add_argument("--calls", default="5", help="all, merge, writing, or how many of these; 0: none")
     parser.add_argument("--rounds", type=int, default=0)
     parser.add_argument("--files", type=int, default=1500)
     parser.add_argument("--seed", type=int, default=1)

@@ -26,6 +26,7 @@ def work(scratch: Scratch) -> Scratch:
     scratch.plan("""
         workspace: worktree
         merge_into: main
+        merge: each
         agents:
           a: {adapter: command, command: [sh, -c, 'echo x >> ../../../launches; echo by the agent > file']}
         tasks: [{id: t, agent: a, prompt: ""}]

@@ -21,6 +21,7 @@ def conflict_plan(scratch: Scratch, then: str, **rest: Any) -> None:
     scratch.write("agent.sh", script)
     scratch.plan(f"""
         workspace: worktree
+        merge: each
         agents:
           a: {{adapter: command, command: [sh, {scratch.path}/agent.sh]}}
         task_lifecycle: {{base_retry_delay: 0}}

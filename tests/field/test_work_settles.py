@@ -163,7 +163,7 @@ def test_what_the_agent_writes_later_is_never_called_merged(scratch: Scratch) ->
     assert "t: what was written after it was judged is not merged: it is on the branch supervisor/t" in done.out
     closed = scratch.records("r1#t")[-1]
     assert (closed["metadata"]["unmerged"], closed["metadata"]["rest"]) == (True, "supervisor/t")
-    assert "merged into main" in closed["reason"]
+    assert "merged into supervisor/r1" in closed["reason"]
     assert "supervisor/t" in closed["reason"]
 
 
@@ -183,7 +183,7 @@ def test_what_is_approved_is_what_was_tested(scratch: Scratch) -> None:
 def test_resume_does_not_merge_what_nobody_tested(scratch: Scratch) -> None:
     """A resumed run does not merge changes that were made after the acceptance test; they stay on their branch."""
     tasks = f"[{{id: t, agent: a, prompt: go, acceptance: {writes_while_tested(scratch)}}}, "
-    once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}"
+    once = "task_lifecycle: {max_attempts: 1, circuit_breaker: {enabled: false}}\n        merge: each"
     worktree_plan(scratch, once, f"{tasks}{{id: u, agent: cat, prompt: '', depends_on: [t], max_retries: 0}}]")
     assert scratch.run("run", "plan.yaml").status == 1
     assert scratch.run("run", "plan.yaml", "--resume").status == 1

@@ -59,12 +59,13 @@ def plan_of(
     bounds: Any = BOUNDS,
     lifecycle: dict[str, Any] | None = None,
     workspace: str = "worktree",
+    merge: str = "once",
     **more: Any,
 ) -> Plan:
     """Return a plan with the one task ``t``."""
     task = {"id": "t", "agent": "sh", "max_retries": 1, "prompt": prompt, **more}
     how = {"base_retry_delay": 0, "circuit_breaker": {"enabled": False}, **(lifecycle or {})}
-    settings = {"limits": bounds.limits, "policy": bounds.policy, "workspace": workspace}
+    settings = {"limits": bounds.limits, "policy": bounds.policy, "workspace": workspace, "merge": merge}
     return Plan.model_validate(
         {"agents": {"sh": FIRST_LINE, "other": FIRST_LINE}, "tasks": [task], "task_lifecycle": how, **settings}
     )
@@ -126,7 +127,7 @@ async def test_a_completed_run_names_its_last_commit(repository: Path) -> None:
     assert (await carried_out(plan_of("echo 1 > new.txt"), repository)).ok
     (one,) = saved(repository)
     assert (one.entity_id, one.metadata["state"], one.metadata["attempt"]) == ("r1#t:run", "COMPLETED", 1)
-    assert one.metadata["saved_as"] == git(repository, "rev-parse", "main^2")
+    assert one.metadata["saved_as"] == git(repository, "rev-parse", "main^2^2")
     assert git(repository, "for-each-ref", "refs/supervisor") == ""
 
 
@@ -201,7 +202,7 @@ async def test_work_in_conflict_is_not_resumed(repository: Path) -> None:
     checkpoint, and what it makes of both is merged."""
     meanwhile = f"(cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs)"
     resolve = "grep -E 'mine|theirs' a.txt | sort > both.txt; mv both.txt a.txt"
-    plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", resolve))
+    plan = plan_of(twice(f"echo mine > a.txt; {meanwhile}", resolve), merge="each")
     assert (await carried_out(plan, repository)).ok
     assert (repository / "a.txt").read_text() == "mine\ntheirs\n"
     assert [data.resumed_from for _, data in runs(repository)] == ["", ""]
@@ -241,9 +242,9 @@ async def test_a_resumed_run_skips_closed_tasks(repository: Path) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ done, not merged
-def of_two(*, then: str = "ls > seen.txt", **more: Any) -> Plan:
+def of_two(*, then: str = "ls > seen.txt", merge: str = "once", **more: Any) -> Plan:
     """Return a plan with a task ``first``, and a task ``t`` that depends on it."""
-    alone = plan_of(then, lifecycle=CANCELLED)
+    alone = plan_of(then, lifecycle=CANCELLED, merge=merge)
     first = {"id": "first", "agent": "sh", "prompt": "echo x >> mine.txt; echo tried >> ../../tries", **more}
     after = alone.tasks[0].model_copy(update={"depends_on": ("first",)})
     return Plan.model_validate({**dict(alone), "tasks": [first, after]})
@@ -296,7 +297,7 @@ async def test_resume_merges_finished_work(repository: Path, monkeypatch: pytest
 async def test_finished_work_in_conflict_is_done_again(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished work that conflicts at the resume is not merged but stays on its branch; the task starts again from the
     target branch."""
-    plan = of_two(then="cat mine.txt > seen.txt")
+    plan = of_two(then="cat mine.txt > seen.txt", merge="each")
     await given_up_as_it_merges(plan, repository, monkeypatch)
     (repository / "mine.txt").write_text("theirs\n")
     git(repository, "add", "mine.txt")
@@ -326,7 +327,7 @@ async def test_recovery_merges_finished_work(repository: Path, monkeypatch: pyte
     async def lost(*_: object) -> None:
         """Replacement for the cancel of a workstream that records nothing, as if the supervisor was killed."""
 
-    plan = of_two()
+    plan = of_two(merge="each")
     with monkeypatch.context() as patched:
         patched.setattr(WorkstreamEntity, "cancel", lost)
         await given_up_as_it_merges(plan, repository, monkeypatch)

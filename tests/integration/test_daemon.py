@@ -365,9 +365,9 @@ async def test_a_stop_keeps_nothing_of_a_run_that_has_ended(tmp_path: Path, monk
     monkeypatch.setattr(Daemon, "_follow", do_nothing)
     copied, exported = anyio.Event(), list[object]()
 
-    async def export(plan_run: object) -> None:
+    async def export(sup: object, run: object, born_seq: object) -> None:
         await copied.wait()
-        exported.append(plan_run)
+        exported.append(run)
 
     monkeypatch.setattr("supervisor.work.plan_runner.export_workstream", export)
     state = StateDir.open(tmp_path / "sd")

@@ -153,8 +153,8 @@ async def test_a_task_that_is_merging_is_closed(tmp_path: Path, monkeypatch: pyt
         runner, scope = PlanRunner(run.sup.core), anyio.CancelScope()
         merge, states = run.sup.core.verification.merge, list[str]()
 
-        async def merge_meanwhile(session_id: str, message: str, commit: str) -> Merge:
-            merged = await merge(session_id, message, commit)
+        async def merge_meanwhile(*given: str, workstream: str) -> Merge:
+            merged = await merge(*given, workstream=workstream)
             scope.cancel()
             return merged
 
@@ -178,7 +178,7 @@ async def test_a_merge_is_stopped_before_the_plan_ends(
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, scope, refused = PlanRunner(run.sup.core), anyio.CancelScope(), list[str]()
 
-        async def merge_for_ever(session_id: str, message: str, commit: str) -> Merge:
+        async def merge_for_ever(*given: str, workstream: str) -> Merge:
             scope.cancel()
             await anyio.sleep_forever()
             raise AssertionError

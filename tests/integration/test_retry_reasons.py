@@ -32,7 +32,7 @@ def plan_of(recorded: Path, first: str, then: str = "true", **more: Any) -> Plan
     worker = AgentConfig(adapter="command", command=("sh", "-c", script), explain_retries=True)
     agents = {"worker": worker, **more.pop("agents", {})}
     settings = {"limits": BOUNDS.limits, "policy": BOUNDS.policy, "task_lifecycle": NO_DELAY}
-    for name in ("workspace", "explain_retries"):
+    for name in ("workspace", "merge", "explain_retries"):
         if name in more:
             settings[name] = more.pop(name)
     task = {"id": "t", "agent": "worker", "prompt": "Write a.txt", "max_retries": 1, **more}
@@ -121,7 +121,7 @@ async def test_a_rejection_by_a_person(tmp_path: Path) -> None:
 async def test_a_merge_conflict(repository: Path, tmp_path: Path) -> None:
     """The next claim is given the files in conflict."""
     theirs = f"cd {repository}; echo theirs > a.txt; git -c user.name=x -c user.email=x@y commit -qam theirs"
-    plan = plan_of(tmp_path / "prompts", f"echo mine > a.txt; ({theirs})", workspace="worktree")
+    plan = plan_of(tmp_path / "prompts", f"echo mine > a.txt; ({theirs})", workspace="worktree", merge="each")
     settings: dict[str, Any] = {"agents": plan.agents, "settings": plan.settings, "workdir": repository}
     async with open_supervisor(repository / ".sdd", **settings) as sup:
         await run_plan(sup, plan)

@@ -82,9 +82,12 @@ async def test_two_plans_with_the_same_names_have_nothing_in_common(tmp_path: Pa
     assert {path.name for path in repository.glob("*.txt")} == {"one.txt", "two.txt"}
     if workspace == "worktree":
         merged = {
-            one.entity_id for one in records if one.event == "closed" and one.reason.startswith("merged into main")
+            one.entity_id: one.reason.partition(" as ")[0]
+            for one in records
+            if one.reason.startswith("merged into") and one.event in ("closed", "validation_passed")
         }
-        assert merged == {"r1#make", "r2#make"}
+        own = {f"{run}#make": f"merged into supervisor/{run}" for run in ids}
+        assert merged == {**own, **dict.fromkeys(ids, "merged into main")}
         assert git(repository, "branch", "--list", "supervisor/*") == ""  # each was merged, and removed as its own
         assert git(repository, "status", "--porcelain", "--untracked-files=no") == ""
 

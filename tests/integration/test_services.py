@@ -277,7 +277,7 @@ async def test_a_bug_in_a_verification_fails_its_request_only(repository: Path, 
     tasks = [
         TaskConfig(id=name, agent="sh", prompt=f"echo {name} > {name}", max_retries=0) for name in ("one", "another")
     ]
-    plan = Plan(agents={"sh": sh}, tasks=tuple(tasks), workspace="worktree", max_sessions=1)
+    plan = Plan(agents={"sh": sh}, tasks=tuple(tasks), workspace="worktree", merge="each", max_sessions=1)
     async with running(repository, workspace="worktree", agents={"sh": sh}) as (sup, log):
         result = await run_plan(sup, plan)
         await log.line("verification failed", "InjectedCrash")

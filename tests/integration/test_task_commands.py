@@ -36,7 +36,6 @@ from supervisor.sessions.verification import Verification
 from supervisor.work import plan_runner as runner
 from supervisor.work.blocking import BlockedTasks
 from supervisor.work.plan_handle import run_plan
-from supervisor.work.plan_run import PlanRun
 from supervisor.work.plan_runner import PlanRunner
 from supervisor.work.results import PlanResult
 from supervisor.work.task_commands import TaskCommands
@@ -646,10 +645,10 @@ async def test_a_merge_outlives_its_approver(tmp_path: Path, monkeypatch: pytest
     merging, go_on = anyio.Event(), anyio.Event()
     merge = Verification.merge
 
-    async def slow(verification: Verification, session_id: str, message: str, commit: str) -> Merge:
+    async def slow(verification: Verification, *given: str, workstream: str) -> Merge:
         merging.set()
         await go_on.wait()
-        return await merge(verification, session_id, message, commit)
+        return await merge(verification, *given, workstream=workstream)
 
     monkeypatch.setattr(Verification, "merge", slow)
     async with running_plan(tmp_path, plan_of(task("a", approval="after"))) as plan:
@@ -681,9 +680,9 @@ async def test_an_approved_task_is_merged_after_its_session(tmp_path: Path, monk
             await accept(place)
             order.append("accepted")
 
-        async def merge_then(session_id: str, message: str, commit: str) -> Merge:
+        async def merge_then(*given: str, workstream: str) -> Merge:
             order.append("merged")
-            return await merge(session_id, message, commit)
+            return await merge(*given, workstream=workstream)
 
         async def approve() -> None:
             order.append((await runner.commands.approve("a", by=ME)).state)
@@ -707,8 +706,8 @@ async def test_a_refused_cancel_causes_no_record(tmp_path: Path, monkeypatch: py
             with pytest.raises(Refused, match="came to its end"):
                 await runner.commands.cancel("a", by=ME)
 
-        async def merge_before(*given: Any) -> Merge:
-            merged = await merge(*given)
+        async def merge_before(*given: Any, workstream: str) -> Merge:
+            merged = await merge(*given, workstream=workstream)
             group.start_soon(cancel)
             with anyio.CancelScope(shield=True):  # behind the last safe point
                 await wait_for_record(run.sup, "Commanded", "r1#a", outcome="fact")
@@ -755,7 +754,7 @@ async def test_an_approval_is_given_once(tmp_path: Path, monkeypatch: pytest.Mon
     async with supervising(tmp_path, settings=plan.settings, agents=plan.agents) as run:
         runner, merging = PlanRunner(run.sup.core), anyio.Event()
 
-        async def merge_for_ever(*given: Any) -> Merge:
+        async def merge_for_ever(*given: Any, workstream: str) -> Merge:
             merging.set()
             await anyio.sleep_forever()
             raise AssertionError
@@ -788,7 +787,7 @@ async def test_a_retry_after_the_last_task_is_refused(tmp_path: Path, monkeypatc
     """A retry after the last task has ended, while the workstream is exported, is refused."""
     said: list[str] = []
 
-    async def concluding(plan_run: PlanRun) -> None:
+    async def concluding(*given: object) -> None:
         try:
             await plan.commands.retry("a", by=ME)
         except Refused as refusal:
@@ -819,10 +818,10 @@ async def test_a_plan_cancelled_before_its_export_is_exported(tmp_path: Path, mo
     """The workstream export of a completed plan is written although the host is cancelled just before."""
     export_workstream, scope = runner.export_workstream, anyio.CancelScope()
 
-    async def given_up_first(plan_run: PlanRun) -> None:
+    async def given_up_first(*given: Any) -> None:
         scope.cancel()
         await checkpoint()
-        await export_workstream(plan_run)
+        await export_workstream(*given)
 
     monkeypatch.setattr(runner, "export_workstream", given_up_first)
     plan = plan_of(task("a"))

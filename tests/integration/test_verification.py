@@ -118,7 +118,7 @@ async def test_work_in_conflict_fails_its_task_and_is_kept(repository: Path) -> 
     failed = [one for one in result.tasks.values() if one.outcome == "failed"]
     assert len(failed) == 1
     lost = failed[0].id
-    why = f"not merged: in conflict with main: a.txt; its work is on the branch supervisor/{lost}"
+    why = f"not merged: in conflict with supervisor/r1: a.txt; its work is on the branch supervisor/{lost}"
     assert failed[0].error == why
     assert states(repository, lost) == ["OPEN", "CLAIMED", "IN_PROGRESS", "DONE", "FAILED"]
     assert git(repository, "show", f"supervisor/{lost}:a.txt") == lost

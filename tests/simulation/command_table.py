@@ -19,7 +19,7 @@ AGAIN = "OPEN CLAIMED IN_PROGRESS DONE CLOSED"
 """States of a task that is given to another session, and completed."""
 GOES_ON = "goes on"
 """The states, the end and the reason are those of the phase without a command."""
-MERGED = "merged into main"
+MERGED = "merged into supervisor/r"
 
 
 class Row(NamedTuple):

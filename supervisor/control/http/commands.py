@@ -30,7 +30,7 @@ from supervisor.control.requests import ABOUT_TASKS, BadRequest, unknown_field
 from supervisor.lifecycles.types import AbortScope, Verb
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_plan import AbortPlan, Receipt
-from supervisor.ports import Compacted
+from supervisor.ports import Compacted, MergePlan
 from supervisor.ports.outages import Outage
 from supervisor.runtime.entity import Refused
 
@@ -149,6 +149,13 @@ class RunCancelled(BaseModel):
     already_ended: bool = Field(description="whether the run had ended before, so that nothing was done")
 
 
+class RunMerged(BaseModel):
+    """Reply to the merge of a run."""
+
+    plan: schema_of(MergePlan) = Field(description="the merge plan")  # type: ignore[valid-type]
+    merged: str = Field(description="a sentence about the merge; empty after a dry run")
+
+
 class Reloaded(BaseModel):
     """Reply to a reload of the configuration."""
 
@@ -213,6 +220,7 @@ _ROUTES: Final = (
     ),
     _Route("submit", "/runs", Submitted, 201),
     _Route("cancel_run", "/runs/{run:path}", RunCancelled, method="DELETE"),
+    _Route("merge_run", "/runs/{run:path}/merge", RunMerged),
     _Route("compact", "/compactions", Moved),
     _Route("reload", "/reload", Reloaded),
     _Route("stop", "/stop", Stopping, 202),

@@ -45,7 +45,7 @@ from supervisor.policies.call_processes import LiveProcess
 from supervisor.policies.liveness import SilentAgent
 from supervisor.policies.permissions import OpenPermission
 from supervisor.policies.stage_deadlines import StageDeadlines
-from supervisor.ports import Compacted, UnidentifiedProcess
+from supervisor.ports import Compacted, MergePlan, UnidentifiedProcess
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.sessions.inspection import LiveProcesses
 
@@ -95,6 +95,7 @@ _RUN: Final = {
     "cost_usd": "the cost that its agents have reported, in US dollars",
     "started_at": "the Unix time of the first record",
     "took_s": "the seconds until the end, or until now",
+    "held_by": "what holds the run, with the command that helps; empty for nothing",
 }
 
 FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
@@ -208,6 +209,21 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "deadline": "the Unix time at which the stage is over; null if none is known",
     },
     TaskStack: {"name": "the name of the task", "stack": "file:line in function, the outermost call first"},
+    MergePlan: {
+        "branch": "the branch of the run",
+        "commit": "the commit of that branch, which is merged",
+        "target": "the branch that it is merged into",
+        "target_commit": "the commit that the target is at",
+        "base": "the last commit that both have",
+        "files": "the paths that the run changes",
+        "whole": "whether all of these paths are listed",
+        "behind": "the number of commits of the target that the branch does not have",
+        "conflicts": "the paths in conflict with these",
+        "is_merged": "whether the target has the commit already",
+        "run": "the id of the run",
+        "tasks": "the names of the tasks whose work is merged",
+        "left_out": "the names of the tasks whose work is not, each with its end",
+    },
     AbortPlan: {
         "target": "the id that the abort names",
         "scope": "the scope of the abort",

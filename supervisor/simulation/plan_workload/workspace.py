@@ -5,9 +5,13 @@ The contents are in :class:`WorkspaceContents`, which outlives the supervisor to
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import anyio
 
-from supervisor.ports import FileRefused, Merge, Released, WorkspaceSpec
+from supervisor.lifecycles.run_ids import is_run_id
+from supervisor.lifecycles.workstream import WorkBranch
+from supervisor.ports import FileRefused, Merge, MergePlan, Released, WorkspaceSpec
 from supervisor.ports.path_safety import outside
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.journal import SupervisorKilled
@@ -94,15 +98,25 @@ class SimulatedWorkspace(DirectoryWorkspace):
         if self._killed.is_set():
             raise SupervisorKilled("whoever works there was killed")
 
-    async def merge(self, session_id: str, message: str, commit: str = "") -> Merge:
-        task_script = self._task_scripts.of(session_id)
-        if task_script is None:
-            return await super().merge(session_id, message, commit)
+    async def open_branch(
+        self, workstream_id: str, directory: str, *, resumes: str = "", holds: Sequence[str] = ()
+    ) -> WorkBranch:
+        await self._takes("open branch", workstream_id)
+        return self._workspaces.open_branch(workstream_id, directory, resumes)
+
+    async def plan_merge(self, workstream_id: str, commit: str = "") -> MergePlan:
+        await self._takes("plan merge", workstream_id)
+        return self._workspaces.plan_merge(workstream_id)
+
+    async def merge(self, session_id: str, message: str, commit: str = "", *, workstream: str = "") -> Merge:
+        task_script, into = self._task_scripts.of(session_id), f"supervisor/{workstream}" if workstream else "main"
+        if task_script is None and not is_run_id(session_id):
+            return await super().merge(session_id, message, commit, workstream=workstream)
         await self._spend(self._random.between(0.01, 2.0, "merge", session_id))
-        if self._workspaces.has(session_id):  # whoever merged it did not live to say so
-            return Merge(outcome="nothing", target="main", why="everything is in main already")
-        if task_script.merge():
-            return self._workspaces.merged(session_id)
+        if self._workspaces.has(session_id, workstream):  # whoever merged it did not live to say so
+            return Merge(outcome="nothing", target=into, why=f"everything is in {into} already")
+        if task_script is None or task_script.merge():
+            return self._workspaces.merged(session_id, workstream)
         return Merge(outcome="refused", files=("README.md",), why="conflict in README.md")
 
 

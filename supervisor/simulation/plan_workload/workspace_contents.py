@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from hashlib import sha1
 
 from supervisor.lifecycles.run_ids import name_of_task
-from supervisor.ports import Merge, Released, WorkspaceSpec
+from supervisor.lifecycles.workstream import WorkBranch
+from supervisor.ports import Merge, MergePlan, Released, WorkspaceSpec
 from supervisor.simulation.plan_workload.task_scripts import Attempt, TaskScript, TaskScripts
 
 Pieces = tuple[str, ...]
@@ -39,6 +40,8 @@ class WorkspaceContents:
         self._owners: dict[str, set[str]] = {}
         """Names of the checkpoints of each owner (task), by owner."""
         self._target: Pieces = ()
+        self._runs: dict[str, Pieces] = {}
+        """Pieces on the branches of workstreams, by the id of the run."""
 
     # ------------------------------------------------------------------ looked at
     def held(self, name: str) -> Pieces | None:
@@ -47,7 +50,8 @@ class WorkspaceContents:
 
     def everything(self) -> set[str]:
         """Return all pieces that exist anywhere: in workspaces, branches, checkpoints and the merge target."""
-        kept = (*self._trees.values(), *self._branches.values(), *self._saved.values(), self._target)
+        kept = (*self._trees.values(), *self._branches.values(), *self._saved.values())
+        kept = (*kept, *self._runs.values(), self._target)
         return {piece for pieces in kept for piece in pieces}
 
     # ------------------------------------------------------------------ agents
@@ -131,32 +135,72 @@ class WorkspaceContents:
         for name in () if self.worktrees else (*self._owners.pop(place.owner, ()), BEFORE + place.owner):
             self._saved.pop(name, None)
 
-    def merged(self, session_id: str) -> Merge:
-        """Merge the work of the session into the merge target; return the result of the merge."""
-        new = self._done_by(session_id)
-        self._target = (*self._target, *(piece for piece in new if piece not in set(self._target)))
-        return Merge(outcome="merged", commit=f"{len(self._target):040x}", target="main")
+    def open_branch(self, workstream_id: str, directory: str, resumes: str) -> WorkBranch:
+        """Make the branch of a workstream, with the pieces of the one that it resumes, or else of the merge target."""
+        pieces = self._runs[workstream_id] = self._runs.get(resumes, self._target)
+        return WorkBranch(name=f"supervisor/{workstream_id}", base=_commit(pieces), directory=directory)
 
-    def has(self, session_id: str) -> bool:
-        """Whether the session has work in a worktree and all of this work is merged."""
+    def plan_merge(self, workstream_id: str) -> MergePlan:
+        """Return the plan of the merge of a workstream's branch into the merge target.
+
+        Raises:
+            OSError: the branch was removed.
+        """
+        if workstream_id not in self._runs:
+            raise FileNotFoundError(f"there is no branch supervisor/{workstream_id}")
+        pieces, new = self._runs[workstream_id], [*self.lacks(self._runs[workstream_id])]
+        return MergePlan(
+            branch=f"supervisor/{workstream_id}",
+            commit=_commit(pieces),
+            target="main",
+            target_commit=_commit(self._target),
+            base=_commit(self._target),
+            files=tuple(new),
+            is_merged=not new,
+        )
+
+    def merged(self, session_id: str, workstream_id: str = "") -> Merge:
+        """Merge the work of the session, or the branch of a workstream, into the branch of *workstream_id*, or into the
+        merge target; return the result of the merge."""
+        had = self._runs[workstream_id] if workstream_id else self._target
+        now = (*had, *(piece for piece in self._done_by(session_id) if piece not in set(had)))
+        if workstream_id:
+            self._runs[workstream_id] = now
+        else:
+            self._target = now
+        return Merge(
+            outcome="merged", commit=_commit(now), target=f"supervisor/{workstream_id}" if workstream_id else "main"
+        )
+
+    def has(self, session_id: str, workstream_id: str = "") -> bool:
+        """Whether the session has work in a worktree, or the workstream on its branch, and all of it is merged."""
         done = self._done_by(session_id)
-        return self.worktrees and bool(done) and set(done) <= set(self._target)
+        into = self._runs.get(workstream_id, ()) if workstream_id else self._target
+        return self.worktrees and bool(done) and set(done) <= set(into)
 
     def lacks(self, pieces: Iterable[str]) -> Pieces:
-        """Return the pieces, out of *pieces*, that are not merged."""
-        return tuple(piece for piece in pieces if piece not in set(self._target))
+        """Return the pieces, out of *pieces*, that are neither in the merge target nor on the branch of a
+        workstream."""
+        held = {*self._target, *(piece for branch in self._runs.values() for piece in branch)}
+        return tuple(piece for piece in pieces if piece not in held)
 
     def _done_by(self, session_id: str) -> Pieces:
         key = self._key(session_id)
-        return self._trees.get(key, self._branches.get(key, ()))
+        return self._trees.get(key, self._branches.get(key, self._runs.get(session_id, ())))
 
     def clean_up(self, session_id: str) -> Released:
-        """Remove the session's worktree; return the name of the branch, which stays if the work is not merged."""
+        """Remove the session's worktree, or the branch of a workstream; return the name of the branch, which stays if
+        the work is not merged."""
+        if (pieces := self._runs.pop(session_id, None)) is not None:
+            if not self.lacks(pieces):
+                return Released()
+            self._runs[session_id] = pieces
+            return Released(branch=f"supervisor/{session_id}")
         if not self.worktrees or session_id not in self._trees:
             return Released()
         self._kept.discard(session_id)
         left = self._branches[session_id] = self._trees.pop(session_id)
-        return Released(branch="" if set(left) <= set(self._target) else f"supervisor/{session_id}")
+        return Released(branch="" if not self.lacks(left) else f"supervisor/{session_id}")
 
     def list_sessions(self) -> list[str]:
         """Return the sessions whose worktrees were not removed and are not marked to be kept."""
@@ -174,3 +218,7 @@ class WorkspaceContents:
 
     def _name_of(self, place: WorkspaceSpec) -> str:
         return self._key(name_of_task(place.owner))
+
+
+def _commit(pieces: Pieces) -> str:
+    return f"{len(pieces):040x}"

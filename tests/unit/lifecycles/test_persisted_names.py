@@ -60,6 +60,7 @@ def test_requests_keep_their_names() -> None:
         "compact",
         "follow",
         "inspect",
+        "merge_run",
         "page",
         "permissions",
         "ping",

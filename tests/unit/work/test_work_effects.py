@@ -33,6 +33,7 @@ EXCEPTIONS: Final[Mapping[str, str]] = {
     "PlanRecovery.go_on": "a task that was settled under an earlier supervisor has no effects",
     "PlanRecovery._end_session": "a session that holds no task belongs to no effect",
     "PlanRunner._conclude": "the validation of the plan is no effect of a task",
+    "merge_run": "a person merges the branch of a run that is over",
     "PlanRun.with_checkpoint": "a checkpoint that the plan wants with a decision is saved before the decision",
 }
 
