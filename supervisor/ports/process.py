@@ -148,11 +148,14 @@ class Process(Protocol):
         ...
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process only."""
+        """Send a signal to the process group of the main process, as a terminal does at Ctrl-C. If the main process
+        then exits, the processes below it that take no notice of the signal get SIGTERM, and all of them have
+        ``terminate_s`` (of ``spawn``) before SIGKILL."""
         ...
 
     def terminate(self) -> None:
-        """Send SIGTERM, then SIGCONT, to the whole tree."""
+        """Send SIGTERM, then SIGCONT, to the whole tree. The exit of the main process alone does not end the wait for
+        the others."""
         ...
 
     def kill(self) -> None:
