@@ -15,13 +15,16 @@ from supervisor.policies.call_processes import ProcessSeen
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A program to start: its argv, working directory, and whole environment (nothing is inherited).
 
-    ``spare`` is the number of file descriptors that must remain free in the supervisor after the start: commands of
-    agents need them.
+    ``has_input``: standard input is a pipe from the supervisor; else it is /dev/null, so that a program which reads it
+    meets the end of file at once, and one that looks (ripgrep searches a pipe instead of the directory) sees that
+    nothing comes. ``spare`` is the number of file descriptors that must remain free in the supervisor after the start:
+    commands of agents need them.
     """
 
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
+    has_input: bool = True
     spare: int = 0
     session: str = ""
     """Session that the program works for, ``""`` for none; requests of the program to the supervisor count as requests

@@ -117,7 +117,7 @@ class ShimProcess:
         with ExitStack() as theirs, ExitStack() as ours:
             try:
                 _check_free_descriptors(self._launch.spare)
-                stdin, self._stdin = _input(theirs, ours)
+                stdin, self._stdin = _input(theirs, ours, self._launch.has_input)
                 stdout, self._stdout = _output(theirs, ours)
                 stderr, self._stderr = _output(theirs, ours)
                 self.shim_client = ShimClient(self._fork_server, stdin, stdout, stderr, self._launch.session)
@@ -413,11 +413,13 @@ def _check_free_descriptors(spare: int) -> None:
         raise OSError(errno.EMFILE, f"{free} file descriptors are left, a launch takes {LAUNCH_DESCRIPTORS + spare}")
 
 
-def _input(theirs: ExitStack, ours: ExitStack) -> tuple[int, Input]:
-    reading, writing = os.pipe()
+def _input(theirs: ExitStack, ours: ExitStack, has_input: bool) -> tuple[int, Input]:
+    reading, writing = os.pipe() if has_input else (os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY))
     theirs.callback(os.close, reading)
     end = Input(writing)
     ours.callback(end.close)
+    if not has_input:
+        end.close()
     return reading, end
 
 

@@ -74,6 +74,8 @@ class SimulatedProcess:
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
         self._unsent = b""
         self._open_input = True
+        if not start.launch.has_input:
+            self.close_input()
         pipes = (self._stdin, self._stdout, self._stderr)
         self.shim = SimulatedShim(kernel, start, pipes, start.random, start.lost_after_s)
         self._exit_wait = ExitWait(
