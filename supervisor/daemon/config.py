@@ -21,7 +21,9 @@ from supervisor.plans.loading import read_document
 from supervisor.plans.settings import Settings
 from supervisor.plans.source import BadPlan
 
-_FIXED: Final = ("workspace", "merge_into", "plugins", "pid_namespaces", "telemetry", "http", "backlog", "triggers")
+_FIXED: Final = (
+    "workspace", "merge_into", "worktree", "plugins", "pid_namespaces", "telemetry", "http", "backlog", "triggers",
+)  # fmt: skip
 """Keys that take effect when the daemon starts."""
 
 

@@ -76,6 +76,7 @@ from supervisor.ports.workspace import (
     Workspace,
     WorkspaceHeld,
     WorkspaceSpec,
+    WorktreeSetup,
 )
 
 __all__ = [
@@ -147,4 +148,5 @@ __all__ = [
     "Workspace",
     "WorkspaceHeld",
     "WorkspaceSpec",
+    "WorktreeSetup",
 ]

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial, update_wrapper
@@ -22,7 +23,16 @@ from urllib.parse import unquote
 import anyio
 import msgspec
 
-from supervisor.ports import NO_WORKSPACE, Changes, Merge, ProcessHost, Released, WorkspaceHeld, WorkspaceSpec
+from supervisor.ports import (
+    NO_WORKSPACE,
+    Changes,
+    Merge,
+    ProcessHost,
+    Released,
+    WorkspaceHeld,
+    WorkspaceSpec,
+    WorktreeSetup,
+)
 from supervisor.ports.helper_programs import OUTPUT_MAX
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
@@ -44,7 +54,12 @@ from supervisor.workspaces.git_command import (
 )
 from supervisor.workspaces.obstacles import obstacle_of, target_moves
 from supervisor.workspaces.recent_changes import CLOCK_S, changed_since
-from supervisor.workspaces.stale_locks import locks_of_references, locks_of_worktree, remove_stale_locks
+from supervisor.workspaces.stale_locks import (
+    locks_of_agent,
+    locks_of_references,
+    locks_of_worktree,
+    remove_stale_locks,
+)
 from supervisor.workspaces.steps import (
     Advance,
     CommitWork,
@@ -76,6 +91,7 @@ from supervisor.workspaces.worktree_files import (
     unresolved_files,
     worktree_names,
 )
+from supervisor.workspaces.worktree_setup import INITIALIZING, check_setup, fill_worktree
 
 _log = get_logger()
 _P = ParamSpec("_P")
@@ -102,6 +118,8 @@ _ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.exp
 ``--skip-worktree``), if they exist there."""
 _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
 """Git commands that end an operation under way and leave ``HEAD`` where it is."""
+NO_SETUP: Final = WorktreeSetup()
+"""Set-up of worktrees that have the files of their commit only."""
 _SAVED: Final = "refs/supervisor/checkpoints"
 """Prefix of the references that hold checkpoints. Such a reference is no branch, so that it is not checked out by
 mistake."""
@@ -140,10 +158,18 @@ class GitWorkspaces:
 
     temporary: Final = True
 
-    def __init__(self, host: ProcessHost, root: Path, repository: str, target: str = "") -> None:
+    def __init__(
+        self,
+        host: ProcessHost,
+        root: Path,
+        repository: str,
+        target: str = "",
+        setup: WorktreeSetup = NO_SETUP,
+    ) -> None:
         """Args: host: runs the git commands. root: the directory below which worktrees are made. repository: a
         directory in the repository. target: the branch that the work is for; by default the branch that is checked out
-        in *repository*."""
+        in *repository*. setup: what is done in each new worktree."""
+        self._host, self._setup = host, setup
         self._git = Git(host, repository)
         self._steps = StepFile(root / STEP_FILE)
         self._forward = FastForward(self._git, self._steps)
@@ -151,6 +177,8 @@ class GitWorkspaces:
         self._repository = repository
         self._target = target
         self._one_at_a_time = anyio.Lock()
+        self._making: dict[Path, anyio.Lock] = {}
+        """Locks of the worktrees that are being made, by path: a worktree is filled while others are changed."""
 
     @_repeated
     async def check(self) -> None:
@@ -184,6 +212,7 @@ class GitWorkspaces:
         if await self._git.commit_of(self._repository, f"refs/heads/{BRANCHES}"):
             words = f"{self._repository} has a branch {BRANCHES!r}, so that no session can have one below {BRANCHES}/"
             raise WorkspaceError(f"{words}; rename it (git branch -m {BRANCHES} NAME), or use workspace: directory")
+        await check_setup(self._git, self._setup)
 
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager
@@ -326,22 +355,40 @@ class GitWorkspaces:
         """Make the worktree of a session, unless it exists, at a checkpoint, with the target merged in if
         *merges_target*, or at the target."""
         worktree = self._worktree_path(session_id)
-        async with self._one_at_a_time:
-            await self._recover()
-            if await self._is_complete(worktree):
-                return
-        target = f"refs/heads/{await self.target()}"
-        start = await self._git.commit_of(self._repository, starts_at or target)
-        if not start:
-            words = f"the checkpoint {starts_at} that session {session_id!r} begins with is not in the repository"
-            raise WorkspaceError(f"{words}; run the plan without resuming it")
-        async with self._step(MakeWorktree(plain_name(session_id), start)):
-            if not await self._is_complete(worktree):
-                await self._make(session_id, worktree, start)
-                if merges_target:
-                    await self._merge_target(worktree, target)
+        async with self._making.setdefault(worktree, anyio.Lock()):
+            async with self._one_at_a_time:
+                await self._recover()
+                if await self._is_complete(worktree):
+                    return
+            target = f"refs/heads/{await self.target()}"
+            start = await self._git.commit_of(self._repository, starts_at or target)
+            if not start:
+                words = f"the checkpoint {starts_at} that session {session_id!r} begins with is not in the repository"
+                raise WorkspaceError(f"{words}; run the plan without resuming it")
+            began_ns = time.time_ns()
+            async with self._step(MakeWorktree(plain_name(session_id), start)):
+                if not await self._is_complete(worktree):
+                    await self._make(session_id, worktree, start)
+            try:
+                await self._fill(worktree, target if merges_target else "")
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    async with self._one_at_a_time:
+                        await self._undo_make(plain_name(session_id), began_ns)
+                raise
+        self._making.pop(worktree, None)
         # Else the new files could not be told from what an agent changes that begins at once (`changed_since`).
         await anyio.sleep(CLOCK_S)
+
+    async def _fill(self, worktree: Path, merged: str) -> None:
+        """Fill and set up a new worktree, with the branch *merged* merged in unless that is ``""``. Nothing of the
+        repository is changed, so other steps go on meanwhile: they must not wait for a server, or for a user's
+        command."""
+        await fill_worktree(self._git, self._host, worktree, self._setup)
+        if merged:
+            await self._merge_target(worktree, merged)
+        kept = Path(text_of(await self._git.must(str(worktree), "rev-parse", "--absolute-git-dir")))
+        await anyio.to_thread.run_sync((kept / "locked").unlink)
 
     async def _path_in_repository(self, directory: str) -> str:
         """Return the path from the top of the repository to *directory*."""
@@ -376,7 +423,8 @@ class GitWorkspaces:
                 f"the branch {branch} is checked out in {holders[0]}; end what works there, or rename it"
             )
         await self._set_aside(branch, target)
-        made = await self._git.run(self._repository, "worktree", "add", "-B", branch, str(worktree), start)
+        lock = ("--quiet", "--no-checkout", "--lock", "--reason", INITIALIZING)
+        made = await self._git.run(self._repository, "worktree", "add", *lock, "-B", branch, str(worktree), start)
         if not made.ok:
             message = f"no worktree for session {session_id!r}: {error_of(made)}"
             raise await failure_of(made, self._repository, message)
@@ -693,6 +741,9 @@ class GitWorkspaces:
         """
         async with self._step(RemoveWorktree(plain_name(session_id))):
             worktree, branch, target = self._worktree_path(session_id), branch_of(session_id), await self.target()
+            if is_worktree(worktree) and not await self._is_complete(worktree):
+                await self._undo_make(plain_name(session_id), time.time_ns())
+                return Released()
             commit = await self._commit_all(session_id, message)
             if not is_worktree(worktree) and await self._git.holders(branch):
                 return Released()  # the lock of another program
@@ -727,10 +778,15 @@ class GitWorkspaces:
                 await self._git.run(str(worktree), *words)
 
     async def _unlock(self, where: str) -> None:
-        """Remove the lock of the worktree's index: no program works in the worktree now, so a git that was killed has
-        left the lock."""
-        kept = await self._git.must(where, "rev-parse", "--absolute-git-dir")
-        await anyio.to_thread.run_sync(remove_index_lock, Path(text_of(kept)))
+        """Remove the locks of the worktree, of its index, its ``HEAD`` and its branch: no program works in the worktree
+        now, so a git that was killed has left them. The agent's branch may be held from elsewhere, so that only a lock
+        that nobody has open is removed."""
+        kept = Path(text_of(await self._git.must(where, "rev-parse", "--absolute-git-dir")))
+        await anyio.to_thread.run_sync(remove_index_lock, kept)
+        common = await self._git.common_dir()
+        locks = await anyio.to_thread.run_sync(locks_of_agent, common, kept, Path(where).name)
+        if removed := await remove_stale_locks(locks, 0):
+            _log.warning("locks of an agent that has ended are removed", locks=[str(lock) for lock in removed])
 
     async def _remove(self, worktree: Path) -> None:
         """Remove a worktree: rename it first, so that a half-removed worktree is never taken for work."""
