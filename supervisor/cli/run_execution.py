@@ -101,7 +101,8 @@ async def _run(request: RunRequest, plan: Plan, state: StateDir) -> int:
         check_resumable(plan, state)
     last_seq, before = _earlier_runs(state)
     reporter = Reporter(after=last_seq, log=RecordLog().take if request.verbose else None)
-    make_view = partial(view_for, as_json=request.as_json, state=state, before=before)
+    is_over = reporter.over.is_set
+    make_view = partial(view_for, as_json=request.as_json, state=state, before=before, is_over=is_over)
     try:
         result = await _supervised(request, plan, state, reporter, make_view)
     except Exception as error:
@@ -176,6 +177,7 @@ async def _supervised(
                 controller.closing(drains=drains)
                 controlling.cancel()  # leaving the block stops it too, and that is no news
             await close_sessions(sup.core)  # what the sessions say as they end stands above the result
+            reporter.over.set()
             if result.earlier:
                 warn(
                     f"run {result.earlier} ended before its result could be shown: here it is, and nothing was started"
