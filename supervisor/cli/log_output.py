@@ -7,9 +7,8 @@ import os
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Final, TextIO, cast
+from typing import Final, TextIO
 
-from supervisor.cli.patient_output import ErrorOutput
 from supervisor.cli.rendering import json_line
 from supervisor.ports.logs import is_displayed
 
@@ -38,17 +37,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(*, verbose: int, as_json: bool = False, has_table: bool = False) -> None:
-    """Send logs of the runtime to standard error, which is written without a wait for its reader from now on; an
-    embedding program configures logging by itself.
+    """Send logs of the runtime to standard error; an embedding program configures logging by itself.
 
     Args:
         verbose: 0 for warnings, 1 for what happens, 2 for everything.
         as_json: write lines of JSON.
         has_table: the table of a run is on the same terminal, so that what it displays is not logged beside it.
     """
-    if not isinstance(sys.stderr, ErrorOutput):
-        sys.stderr.flush()
-        sys.stderr = cast(TextIO, ErrorOutput(sys.stderr))
     handler = _StderrHandler()
     plain = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
     handler.setFormatter(JsonFormatter() if as_json else plain)

@@ -15,10 +15,11 @@ import errno
 import io
 import os
 import select
+import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Final, TextIO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, TextIO, cast
 
 PATIENCE_S: Final = 10.0
 """Seconds in which a reader must take something once the run is over."""
@@ -37,6 +38,8 @@ class PatientOutput(io.TextIOBase):
         self._out = out
         self._is_over = is_over
         self._descriptor: int | None = None
+        if isinstance(out, io.TextIOWrapper):  # characters that its encoding does not have
+            out.reconfigure(errors="replace")
         with suppress(OSError, ValueError):
             self._descriptor = out.fileno()
 
@@ -97,6 +100,18 @@ class ErrorOutput(PatientOutput):
             self._has_stopped = True
             raise TimeoutError(errno.ETIMEDOUT, "nobody reads it")
         self._has_stopped = False
+
+
+@contextmanager
+def unhindered_errors() -> Iterator[None]:
+    """Write standard error without a wait for its reader, as :class:`ErrorOutput` does."""
+    before = sys.stderr
+    before.flush()
+    sys.stderr = cast(TextIO, ErrorOutput(before))
+    try:
+        yield
+    finally:
+        sys.stderr = before
 
 
 def _poll_of(descriptor: int) -> select.poll:

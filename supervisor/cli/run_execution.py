@@ -19,6 +19,7 @@ import anyio.to_thread
 from supervisor.cli.live_view import TICK_S, Reporter, RunView, draws_table, view_for
 from supervisor.cli.log_output import configure_logging, leave_exporters
 from supervisor.cli.options import warn
+from supervisor.cli.patient_output import unhindered_errors
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.record_log import RecordLog
 from supervisor.cli.run_controller import RunController
@@ -90,7 +91,8 @@ def execute_run(request: RunRequest, state: StateDir) -> int:
     # A Path raises an error where the name cannot be; opening the directory says why.
     if not request.resume and os.path.isdir(state.agents) and not os.path.exists(state.journal):
         warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
-    status: int = anyio.run(_run, request, plan, state, backend=request.backend)
+    with unhindered_errors():
+        status: int = anyio.run(_run, request, plan, state, backend=request.backend)
     if plan.settings.telemetry.traces:
         leave_exporters(status)
     return status
