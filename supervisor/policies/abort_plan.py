@@ -65,7 +65,8 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``children`` a
     session's sessions and calls, or the calls that are made within a call; ``started_by`` the tool call that requested
     a child session; ``mode`` the effect of a parent's end on the node (``CancelMode``). ``ended``: the node has ended,
-    or is ending. ``beside`` are the other open calls of the turn of a call that its agent runs by itself.
+    or is ending. ``adopted``: the parent is not the one that the session was started by, which has ended: the session
+    has no siblings any more, whatever other children the parent has. ``beside`` are the other open calls of the turn of a call that its agent runs by itself.
     """
 
     id: str
@@ -76,6 +77,7 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy: AbortPolicy = AbortPolicy()
     mode: CancelMode = CancelMode.WAIT_COMPLETED
     ended: bool = False
+    adopted: bool = False
     processes: tuple[PlannedProcess, ...] = ()
     beside: tuple[CallBeside, ...] = ()
 
@@ -310,7 +312,8 @@ def plan_abort(
     if scope is not AbortScope.TOOL and node.kind == "tool":
         assert node.parent is not None, "a tool call has a session"
         node = tree[node.parent]
-    if scope is AbortScope.SIBLING and node.parent is None and not node.ended:
+    left_alone = scope is AbortScope.SIBLING and node.adopted
+    if scope is AbortScope.SIBLING and node.parent is None and not (node.ended or left_alone):
         raise NoSiblings(node.id)
     walk = _TreeWalk(tree, policy, now, within_s)
     walk.run(node, scope)
@@ -318,7 +321,7 @@ def plan_abort(
         target=target,
         scope=scope,
         nodes=tuple(walk.reached.values()),
-        already_ended=node.ended and not walk.reached,
+        already_ended=(node.ended or left_alone) and not walk.reached,
         deadline_s=walk.deadline_s,
         id=_digest(walk, target, scope),
         now=now,
@@ -363,7 +366,7 @@ class _TreeWalk:
             case AbortScope.TOOL:
                 self._plan_calls(node)
             case AbortScope.SIBLING:
-                if node.parent is not None:
+                if node.parent is not None and not node.adopted:
                     self._plan_siblings(node, AbortReason.SIBLING_ABORTED, None)
             case AbortScope.SESSION:
                 self._plan_subtree(node, AbortScope.SESSION, AbortReason.USER_INTERRUPT, None)
@@ -378,7 +381,7 @@ class _TreeWalk:
         policy = self._policy_of(session)
         for call in calls:
             self._plan_call(call, policy)
-        if session.parent is None or not calls:  # where no call is aborted, nothing triggers
+        if session.parent is None or session.adopted or not calls:  # where no call is aborted, nothing triggers
             return
         if policy.tool_to_sibling:
             self._record_crossing("tool_to_sibling", session, AbortScope.SIBLING, None)

@@ -161,6 +161,7 @@ class AbortTreeView(Mapping[str, TreeNode]):
             policy=session.policy,
             mode=session.mode,
             ended=over or self._ending(session),
+            adopted=session.is_adopted,
             processes=session.connection.processes() if session.connection is not None else (),
         )
 
