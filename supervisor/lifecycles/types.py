@@ -16,6 +16,9 @@ INTEGER_MAX: Final = 2**63 - 1
 ABORT_RECORD: Final = "AbortRecord"
 """Name of the fact that says what an abort ends and why, and of the fact for each policy edge that the abort crosses.
 The journal has an index of these records."""
+ACTOR_LOST: Final = "ActorLost"
+"""Name of the fact that a session's actor crashed. The requests of that session received this as their reply; the
+session is never continued."""
 
 
 class Kind(StrEnum):
@@ -263,10 +266,12 @@ class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class TimeLimit(NamedTuple):
     """Time limit of a turn: *timeout_s* (``None``: the session's default), extended up to *hard_cap_s* while progress
-    is seen (``None``: no extension)."""
+    is seen (``None``: no extension). *timeout_source* names the setting or the measurement that *timeout_s* comes
+    from."""
 
     timeout_s: float | None = None
     hard_cap_s: float | None = None
+    timeout_source: str = ""
 
 
 USUAL_TIME: Final = TimeLimit()

@@ -66,7 +66,8 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session's sessions and calls, or the calls that are made within a call; ``started_by`` the tool call that requested
     a child session; ``mode`` the effect of a parent's end on the node (``CancelMode``). ``ended``: the node has ended,
     or is ending. ``adopted``: the parent is not the one that the session was started by, which has ended: the session
-    has no siblings any more, whatever other children the parent has. ``beside`` are the other open calls of the turn of a call that its agent runs by itself.
+    has no siblings any more, whatever other children the parent has. ``beside`` are the other open calls of the turn of
+    a call that its agent runs by itself.
     """
 
     id: str

@@ -11,15 +11,14 @@ import { PlanView } from "./plan.js";
 import { Player } from "./player.js";
 import { Remote } from "./remote.js";
 import { RunsView } from "./runs.js";
-import { Stream } from "./stream.js";
+import { JOURNAL_WINDOW, Stream } from "./stream.js";
 import { Tree } from "./tree.js";
 import { Waiting } from "./waiting.js";
 
 const HISTORY_MAX = 60_000;
-const JOURNAL_MAX = 400_000;
 const PAINT_MS = 125; // words change at most eight times a second
 const BUILD = document.querySelector('meta[name="build"]').content;
-const SIZES = { tree: [300, 760], details: [280, 640] };
+const DETAILS_PX = [280, 640];
 
 class App extends Component {
   constructor() {
@@ -78,7 +77,6 @@ class App extends Component {
     this.live.seq = begin;
     this.begin = begin;
     this.history = [];
-    this.marks = [];
     this.remote.clear();
     this.pending.clear();
     if (this.past) this.present();
@@ -91,9 +89,9 @@ class App extends Component {
       model.apply(one);
       this.history.push(one);
       if (one.entity_type === "turn" && (one.event === "PermissionRequested" || one.event === "PermissionAnswered")) this.askPermissions = true;
-      if (one.entity_type === "turn" || one.entity_type === "task") this.settle(one);
+      if (one.entity_type === "turn" || one.entity_type === "task") this.acknowledge(one);
     }
-    const most = this.isJournal() ? JOURNAL_MAX : HISTORY_MAX;
+    const most = this.isJournal() ? JOURNAL_WINDOW : HISTORY_MAX;
     if (this.history.length > most * 1.1) {
       this.history.splice(0, this.history.length - most);
       this.begin = this.history[0].seq - 1;
@@ -102,7 +100,7 @@ class App extends Component {
   }
 
   /** A command has had its effect: its record has come. */
-  settle(r) {
+  acknowledge(r) {
     for (const [id] of this.pending) {
       const subject = this.live.permissions.get(id) || this.live.tasks.get(id);
       if (isTask(id) ? r.entity_id === id && r.outcome !== "fact" : !subject && id.startsWith(`${r.entity_id}:`)) this.pending.delete(id);
@@ -172,10 +170,10 @@ class App extends Component {
     return { from, to: Math.max(from + 1, this.isJournal() ? this.live.at : this.stream.now()) };
   }
 
-  /** The state as it was at a moment: folded anew, from the last checkpoint before it. */
+  /** Show the state as it was at a moment: folded on from the moment shown if that is earlier, else from the first record. */
   seek(t) {
     const { to } = this.extent();
-    if (t >= to - 0.05) return this.present();
+    if (t >= to) return this.present();
     const model = this.past && this.at !== null && t >= this.at && this.past !== this.live ? this.past : new Model();
     if (model !== this.past) model.seq = this.begin;
     let low = 0;
@@ -185,9 +183,8 @@ class App extends Component {
       if (this.history[mid].timestamp <= t) low = mid + 1;
       else high = mid;
     }
-    let i = 0;
-    if (model.seq > this.begin) i = Math.max(0, model.seq - this.begin);
-    while (i > 0 && this.history[i - 1]?.seq > model.seq) i--;
+    let i = low; // numbers of records may be missing, so the place is looked for
+    while (i > 0 && this.history[i - 1].seq > model.seq) i--;
     for (; i < low; i++) model.apply(this.history[i]);
     model.tick(t);
     this.past = model;
@@ -221,7 +218,7 @@ class App extends Component {
       if (t >= this.extent().to) {
         this.present();
       } else {
-        this.seekQuietly(t);
+        this.seek(t);
       }
     } else this.playedAt = 0;
     if (document.hidden) return;
@@ -232,11 +229,6 @@ class App extends Component {
       this.drawnAt = at;
       note(this.frames.draws, performance.now() - begin);
     } else if (this.playing) this.tree?.draw();
-  }
-
-  seekQuietly(t) {
-    this.seek(t);
-    this.playing = true;
   }
 
   eachSecond() {
@@ -288,7 +280,7 @@ class App extends Component {
       }, 3000);
     } catch (error) {
       this.pending.delete(id);
-      this.say(error instanceof ApiError ? error.message : String(error), true);
+      this.notify(error instanceof ApiError ? error.message : String(error), true);
     }
     this.changed();
   }
@@ -310,7 +302,7 @@ class App extends Component {
     this.set({ view: "sessions", span: Math.max(8, (this.now() - abort.t) * 2.5), end: null });
   }
 
-  say(text, bad = false) {
+  notify(text, bad = false) {
     this.set({ notice: { text, bad } });
   }
 
@@ -457,7 +449,7 @@ class App extends Component {
       const s = all[(at + i) % all.length];
       if (s.ended === null && (s.visual === "STALLED" || s.visual === "UNKNOWN" || s.stage || this.model.openPermission(s))) return this.select(s.id);
     }
-    return this.say("Nothing is stalled, asks, or is ending.");
+    return this.notify("Nothing is stalled, asks, or is ending.");
   }
 
   along(by) {
@@ -486,8 +478,8 @@ class App extends Component {
     const s = this.model.sessions.get(ui.selected);
     switch (name) {
       case "abort":
-        if (!s || s.ended !== null) return this.say(s ? `${s.id} has ended already.` : "Select a session: it is what an abort is about.");
-        if (!this.canCommand()) return this.say("No command can be given now: the page shows the past, or the supervisor does not answer.");
+        if (!s || s.ended !== null) return this.notify(s ? `${s.id} has ended already.` : "Select a session: it is what an abort is about.");
+        if (!this.canCommand()) return this.notify("No command can be given now: the page shows the past, or the supervisor does not answer.");
         return this.set({ dialog: "abort" });
       case "unit": return this.set({ unit: { cost: "tokens", tokens: "calls", calls: "cost" }[ui.unit] });
       case "all": {
@@ -577,13 +569,13 @@ class App extends Component {
 function Top({ app, now }) {
   const { model, ui, stream } = app;
   const name = (stream.state?.directory || "").replace(/\/\.sdd$/, "").split("/").filter(Boolean).at(-1) || "supervisor";
-  const scope = [...model.scopes.values()].filter((one) => one.limits.cost_usd !== undefined && one.limits.cost_usd !== null && /^(workstream:)?r\d+$/.test(one.id)).at(-1);
+  const scope = [...model.scopes.values()].filter((one) => (one.limits.cost_usd ?? null) !== null && model.runs.get(one.id)?.ended === null).at(-1);
   const tokens = tokensOf(model.total);
   return html`<header class="top">
     <h1 title=${stream.state?.directory}>${name}</h1>
     <span class="status" data-status=${app.isPresent() ? stream.status : "past"}>${app.isPresent() ? { opening: "opening", live: "live", lost: "no connection", ended: "has ended", journal: "journal" }[stream.status] : "the past"}</span>
     <div class="counts" role="group" aria-label="Filter by state">${Object.keys(VISUAL).map((state) => html`<button key=${state} class="count" data-none=${!model.counts[state]} aria-pressed=${ui.only === state} title=${`${state}: ${VISUAL[state].means}`} onClick=${() => app.set({ only: ui.only === state ? null : state, view: "sessions" })}><${Indicator} state=${state} quiet /><b>${model.counts[state]}</b><span>${state.toLowerCase()}</span></button>`)}</div>
-    <dl class="totals"><div><dt>Cost</dt><dd>$${money(model.total.cost_usd)}${scope && html`<span> of ${money(scope.limits.cost_usd)}</span>`}</dd></div>${tokens > 0 && html`<div><dt>Tokens</dt><dd>${count(tokens)}</dd></div>`}</dl>
+    <dl class="totals"><div><dt>Cost</dt><dd>$${money(model.total.cost_usd)}</dd></div>${scope && html`<div><dt>${scope.id}</dt><dd>$${money(scope.used.cost_usd || 0)}<span> of ${money(scope.limits.cost_usd)}</span></dd></div>`}${tokens > 0 && html`<div><dt>Tokens</dt><dd>${count(tokens)}</dd></div>`}</dl>
     <div class="views" role="group" aria-label="View">${[["sessions", "Sessions"], ["plan", "Plan"], ["runs", "Runs"]].map(([view, text]) => html`<button key=${view} aria-pressed=${ui.view === view} onClick=${() => app.set({ view })}>${text}</button>`)}</div>
     <button class="plain keys" aria-label="Keys and signs" onClick=${() => app.set({ dialog: "help" })}>?</button>
   </header>`;
@@ -597,7 +589,7 @@ function Banner({ app }) {
   if (stream.status === "ended") texts.push(["", "The supervisor has ended its sessions. The page goes on by itself when a supervisor runs here again."]);
   if (stream.state && stream.state.build !== BUILD) texts.push(["", html`The supervisor was upgraded to ${stream.state.version}, and this page is older. <button onClick=${() => location.reload()}>Reload</button>`]);
   if (stream.state && !stream.state.identified && stream.state.live) texts.push(["", "The supervisor cannot tell which program this browser is, so the page may only read. Start the browser outside of the supervisor and of containers."]);
-  if (app.begin > 0 && app.isJournal()) texts.push(["", `The journal is long: the page shows its last ${count(JOURNAL_MAX)} records.`]);
+  if (app.begin > 0 && app.isJournal()) texts.push(["", `The journal is long: the page shows its last ${count(JOURNAL_WINDOW)} records.`]);
   if (!app.isPresent() && !app.isJournal()) texts.push(["", html`This is the past. Commands can be given at the present only. <button onClick=${() => app.present()}>Back to live</button>`]);
   if (ui.notice) texts.push([ui.notice.bad ? "bad" : "", html`${ui.notice.text} <button class="plain" aria-label="Dismiss" onClick=${() => app.set({ notice: null })}>×</button>`]);
   return texts.length ? html`<div class="banners" role="alert">${texts.map(([kind, text], i) => html`<p key=${i} data-kind=${kind}>${text}</p>`)}</div>` : null;
@@ -608,7 +600,7 @@ function Splitter({ app }) {
   const root = document.documentElement;
   const size = () => parseFloat(getComputedStyle(root).getPropertyValue("--details")) || 360;
   const put = (px) => {
-    root.style.setProperty("--details", `${Math.max(SIZES.details[0], Math.min(SIZES.details[1], px))}px`);
+    root.style.setProperty("--details", `${Math.max(DETAILS_PX[0], Math.min(DETAILS_PX[1], px))}px`);
     app.changed();
   };
   const down = (event) => {
@@ -626,7 +618,7 @@ function Splitter({ app }) {
     event.stopPropagation();
     put(size() + by);
   };
-  return html`<div class="splitter" role="separator" aria-orientation="vertical" aria-label="Width of the details" aria-valuemin=${SIZES.details[0]} aria-valuemax=${SIZES.details[1]} aria-valuenow=${Math.round(size())} tabindex="0" onPointerDown=${down} onKeyDown=${key}></div>`;
+  return html`<div class="splitter" role="separator" aria-orientation="vertical" aria-label="Width of the details" aria-valuemin=${DETAILS_PX[0]} aria-valuemax=${DETAILS_PX[1]} aria-valuenow=${Math.round(size())} tabindex="0" onPointerDown=${down} onKeyDown=${key}></div>`;
 }
 
 function note(list, ms) {
