@@ -66,8 +66,8 @@ def lives(supervisor: Supervisor, session_id: str) -> bool:
 
 
 async def test_a_sibling_abort_from_an_adopted_session_reaches_nobody() -> None:
-    """Its siblings ended with its parent: the abort has nothing to do, though the new parent's policy would let it
-    spread to the whole family."""
+    """The siblings of an adopted session ended with its parent: the abort has nothing to do, though the new parent's
+    policy would let it spread to the whole family."""
     async with orphaned() as supervisor:
         receipt = await supervisor.abort("lead/parent/kept", "sibling")
         assert (receipt.already_ended, receipt.nodes) == (True, ())
@@ -75,7 +75,7 @@ async def test_a_sibling_abort_from_an_adopted_session_reaches_nobody() -> None:
 
 
 async def test_a_tool_abort_in_an_adopted_session_stays_there() -> None:
-    """Its own policy makes a TOOL abort a SIBLING abort: the plan has the call, and nobody else."""
+    """The policy of the adopted session makes a TOOL abort a SIBLING abort: the plan has the call, and nobody else."""
     async with orphaned() as supervisor:
         plan = supervisor.plan_abort("lead/parent/kept:t1:c1", "tool")
         assert [one.id for one in plan.nodes] == ["lead/parent/kept:t1:c1"]
