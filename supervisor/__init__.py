@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         TelemetryConfig,
         TestsStallConfig,
         WorkerConfig,
+        WorktreeConfig,
     )
     from supervisor.plans.task_control import CommandResult
     from supervisor.plugins.loading import UnknownPlugin
@@ -233,6 +234,7 @@ __all__ = [
     "UnknownValue",
     "WorkerConfig",
     "WorkspaceError",
+    "WorktreeConfig",
     "__version__",
     "create_app",
     "load_plan",
@@ -267,7 +269,7 @@ _NAMES = {
         "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
         "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig "
         "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TelemetryConfig "
-        "TestsStallConfig WorkerConfig"
+        "TestsStallConfig WorkerConfig WorktreeConfig"
     ),
     "supervisor.plans.task_control": "CommandResult",
     "supervisor.plugins.loading": "UnknownPlugin",

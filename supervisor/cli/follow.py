@@ -86,7 +86,8 @@ def follow(state_dir: Path, run: str, *, as_json: bool, verbose: int, log_json: 
         log = RecordLog().take if verbose else None
         reporter = Reporter(after=id_before(row.born_seq), log=log, select=RunRecords(run).select)
         try:
-            reporter.start(read_state(state), partial(view_for, as_json=as_json, state=state))
+            make_view = partial(view_for, as_json=as_json, state=state, is_over=reporter.over.is_set)
+            reporter.start(read_state(state), make_view)
             reporter.begin(run)
             _await_end(state, reader, reporter, run)
             ended = reader.entity(run)

@@ -27,13 +27,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from typing import Final, Literal, Protocol, TextIO
+from typing import Final, Literal, Protocol, TextIO, cast
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
 from supervisor.cli.options import state_dir_words, warn
+from supervisor.cli.patient_output import PatientOutput
 from supervisor.cli.progress import OUTPUT_MAX, OutputFollower, OutputLine, Progress, merged
 from supervisor.cli.rendering import json_line
 from supervisor.cli.results import results_json, results_text
@@ -285,17 +286,20 @@ def draws_table(out: TextIO) -> bool:
     return out.isatty() and os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
-def view_for(*, as_json: bool, state: StateDir, before: Sequence[EntityRow] = ()) -> RunView:
+def view_for(
+    *, as_json: bool, state: StateDir, before: Sequence[EntityRow] = (), is_over: Callable[[], bool] = lambda: False
+) -> RunView:
     """Return the view that suits standard output: JSON if requested, a table on a terminal that can move the cursor,
     else lines. Characters that the encoding of the output does not have are replaced. *before* are the entities of
-    earlier runs, as for :class:`OutputFollower`."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
+    earlier runs, as for :class:`OutputFollower`; *is_over* says whether the run has ended, as for
+    :class:`PatientOutput`."""
+    sys.stdout.flush()
+    out = cast(TextIO, PatientOutput(sys.stdout, is_over))
     if as_json:
-        return JsonView(sys.stdout)
+        return JsonView(out)
     if draws_table(sys.stdout):
-        return TableView(sys.stdout, state, before)
-    return PlainView(sys.stdout, state, before)
+        return TableView(out, state, before)
+    return PlainView(out, state, before)
 
 
 # ------------------------------------------------------------------------------------------------------ reporter
@@ -315,6 +319,8 @@ class Reporter:
         select: Callable[[Iterable[LifecycleEvent]], list[LifecycleEvent]] = list,
     ) -> None:
         self.last, self._log, self._select = after, log, select
+        self.over = threading.Event()
+        """Set when the run is over: from then on, a reader that has stopped reading is not waited for."""
         self._lock = threading.RLock()
         self._view: RunView | None = None
         self._is_begun = self._down = False
@@ -373,6 +379,7 @@ class Reporter:
             Whether the result was delivered. It counts as delivered if the reader has closed the pipe, since the reader
             has the exit status; it is not delivered if the disk is full or the terminal is lost.
         """
+        self.over.set()  # before the lock, which an update may hold that waits for the reader
         with self._lock:
             self.update()
             self._with_view(lambda view: view.end(result))
@@ -387,6 +394,7 @@ class Reporter:
         self._view = self._log = None
 
     def close(self) -> None:
+        self.over.set()
         with self._lock:  # an update may still run in an abandoned thread
             self._end_output()
             self._open.close()

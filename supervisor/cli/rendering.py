@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # a command imports the modules of the values that it prints,
     from supervisor.lifecycles.types import LifecycleEvent
     from supervisor.policies.abort_plan import (
         AbortPlan,
+        CallBeside,
         Crossing,
         NodeReceipt,
         PlannedNode,
@@ -211,6 +212,7 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
     lines += [_uncrossed(one) for one in plan.uncrossed]
     lines += [f"joins {printable(one.id)}, which is ending already" for one in plan.ending]
     lines += [_spared(one) for one in plan.spared]
+    lines += [f"if the agent does not end it alone, its turn ends, and with it {_beside(one)}" for one in plan.beside]
     return "\n".join(lines)
 
 
@@ -234,6 +236,10 @@ def _crossing(one: Crossing) -> str:
 def _uncrossed(uncrossed: UncrossedEdge) -> str:
     whose = printable(uncrossed.ruled_by)
     return f"does not spread to scope {uncrossed.scope}: the policy of {whose} has no {uncrossed.edge}"
+
+
+def _beside(one: CallBeside) -> str:
+    return f'tool {printable(one.id)} "{printable(one.title)}"'
 
 
 def _spared(one: SparedNode) -> str:
@@ -263,6 +269,7 @@ def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
     lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
     lines += [f"  {_ended_process(one)}" for one in receipt.processes]
     lines += [f"  {_spared(one)}" for one in receipt.spared]
+    lines += [f"  ended with it, since its turn was interrupted: {_beside(one)}" for one in receipt.beside]
     return "\n".join([*lines, f"  survivors: {receipt.survivors}; {_recorded(receipt)}"])
 
 

@@ -19,6 +19,7 @@ import anyio.to_thread
 from supervisor.cli.live_view import TICK_S, Reporter, RunView, draws_table, view_for
 from supervisor.cli.log_output import configure_logging, leave_exporters
 from supervisor.cli.options import warn
+from supervisor.cli.patient_output import unhindered_errors
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.record_log import RecordLog
 from supervisor.cli.run_controller import RunController
@@ -90,7 +91,8 @@ def execute_run(request: RunRequest, state: StateDir) -> int:
     # A Path raises an error where the name cannot be; opening the directory says why.
     if not request.resume and os.path.isdir(state.agents) and not os.path.exists(state.journal):
         warn(f"starting over: {state.journal} is missing, so no earlier run in {state.root} can be continued")
-    status: int = anyio.run(_run, request, plan, state, backend=request.backend)
+    with unhindered_errors():
+        status: int = anyio.run(_run, request, plan, state, backend=request.backend)
     if plan.settings.telemetry.traces:
         leave_exporters(status)
     return status
@@ -101,7 +103,8 @@ async def _run(request: RunRequest, plan: Plan, state: StateDir) -> int:
         check_resumable(plan, state)
     last_seq, before = _earlier_runs(state)
     reporter = Reporter(after=last_seq, log=RecordLog().take if request.verbose else None)
-    make_view = partial(view_for, as_json=request.as_json, state=state, before=before)
+    is_over = reporter.over.is_set
+    make_view = partial(view_for, as_json=request.as_json, state=state, before=before, is_over=is_over)
     try:
         result = await _supervised(request, plan, state, reporter, make_view)
     except Exception as error:
@@ -177,6 +180,7 @@ async def _supervised(
                 controller.closing(drains=drains)
                 controlling.cancel()  # leaving the block stops it too, and that is no news
             await close_sessions(sup.core)  # what the sessions say as they end stands above the result
+            reporter.over.set()
             if result.earlier:
                 warn(
                     f"run {result.earlier} ended before its result could be shown: here it is, and nothing was started"

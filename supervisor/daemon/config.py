@@ -26,6 +26,7 @@ from supervisor.plans.source import BadPlan
 _FIXED: Final = (
     "workspace",
     "merge_into",
+    "worktree",
     "plugins",
     "pid_namespaces",
     "telemetry",

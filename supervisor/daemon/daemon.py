@@ -59,7 +59,7 @@ _SHARED: Final = (
     "telemetry",
 )  # fmt: skip
 """Keys of a plan that have no effect in a daemon, which has its own."""
-_PLACE: Final = ("workspace", "merge_into")
+_PLACE: Final = ("workspace", "merge_into", "worktree")
 """Keys in which plan and daemon must agree."""
 _LOOK_S: Final = 0.1
 """Seconds between two looks for turns in progress, during a drain."""

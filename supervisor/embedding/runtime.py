@@ -34,6 +34,7 @@ from supervisor.journal.sqlite import SqliteJournal
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.record_ids import id_before
 from supervisor.plans import AgentConfig, Settings
+from supervisor.plans.settings import WorktreeConfig
 from supervisor.plugins import Plugins
 from supervisor.plugins.loading import installed
 from supervisor.policies.argument_checks import check_items, check_type, check_types
@@ -166,6 +167,7 @@ async def open_in(
     profiles = {name: profile_of(name, config, where) for name, config in (agents or {}).items()}
     async with AsyncExitStack() as stack:
         _check_access(settings)
+        _check_worktree(settings)
         _check_telemetry(settings)
         if settings.telemetry.files and open_directory is None:
             raise ValueError(
@@ -275,6 +277,7 @@ async def check_environment(
     where = _absolute(workdir)
     profiles = {name: profile_of(name, config, where) for name, config in agents.items()}
     _check_access(settings)
+    _check_worktree(settings)
     _check_telemetry(settings)
     plugged = await _plugged(settings.plugins, ())
     try:
@@ -284,7 +287,14 @@ async def check_environment(
     if settings.workspace == "worktree":
         async with ShimHost(await contained(None, pid_namespaces=settings.pid_namespaces)) as host:
             unused = where / ".sdd" / "worktrees"
-            await GitWorkspaces(RetryingProcessHost(host, WALL), unused, str(where), settings.merge_into).check_usable()
+            setup = settings.worktree.value({})
+            processes = RetryingProcessHost(host, WALL)
+            await GitWorkspaces(processes, unused, str(where), settings.merge_into, setup).check_usable()
+
+
+def _check_worktree(settings: Settings) -> None:
+    if settings.worktree != WorktreeConfig() and settings.workspace != "worktree":
+        raise ValueError("settings.worktree: there are no worktrees to set up; set workspace='worktree' too")
 
 
 def _check_access(settings: Settings) -> None:

@@ -230,7 +230,8 @@ async def workspace_of(
     if state_dir is None:
         raise ValueError("settings.workspace: 'worktree' needs a state directory for them; give state_dir")
     kind = RepositoryWorkspaces if several else GitWorkspaces
-    worktrees = kind(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into)
+    setup = settings.worktree.value(clean_env())
+    worktrees = kind(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into, setup)
     await worktrees.check()
     return worktrees
 

@@ -29,6 +29,7 @@ from supervisor.plans.settings import (
     RetentionConfig,
     Settings,
     StageBudgetsConfig,
+    WorktreeConfig,
 )
 from supervisor.plans.source import BadPlan
 from supervisor.plans.tasks import AcceptanceConfig, ConditionConfig, TaskConfig
@@ -69,5 +70,6 @@ __all__ = [
     "TelemetryConfig",
     "TestsStallConfig",
     "WorkerConfig",
+    "WorktreeConfig",
     "load_plan",
 ]

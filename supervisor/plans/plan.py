@@ -18,7 +18,7 @@ from supervisor.plans.error_texts import Problem
 from supervisor.plans.fields import OR_VALUE, Flag, Name, Several, closest
 from supervisor.plans.lifecycle import RetryBudgetConfig, TaskLifecycle
 from supervisor.plans.monitoring import BudgetConfig
-from supervisor.plans.settings import Settings
+from supervisor.plans.settings import Settings, WorktreeConfig
 from supervisor.plans.tasks import AcceptanceConfig, PlacedTask, TaskConfig, every_task
 from supervisor.plans.verification import ReviewConfig
 from supervisor.policies.budgets import Budget
@@ -108,6 +108,8 @@ def _problems(plan: Plan, placed: list[PlacedTask]) -> Iterator[Problem]:
     yield from task_problems(placed)
     yield from agent_problems(placed, plan.agents)
     yield from need_problems(placed, plan.workers)
+    if plan.worktree != WorktreeConfig() and plan.workspace != "worktree":
+        yield ("worktree",), "there are no worktrees to set up; set workspace: worktree too, or leave it out"
     if plan.access is not None:
         yield from _access_problems(plan.access, plan)
     if plan.review is not None and plan.review.agent not in plan.agents:

@@ -15,10 +15,12 @@ from supervisor.plans.access import AccessConfig
 from supervisor.plans.fields import (
     OR_VALUE,
     Count,
+    Duration,
     Flag,
     Milliseconds,
     Model,
     Name,
+    OwnedPath,
     Seconds,
     Several,
     Text,
@@ -36,10 +38,39 @@ from supervisor.plans.monitoring import (
 )
 from supervisor.policies.budgets import Budget
 from supervisor.policies.monitor_settings import MonitorSettings
-from supervisor.ports import Retention
+from supervisor.ports import Retention, WorktreeSetup
 from supervisor.ports.notices import NoticeTarget
 
 _LADDER, _LIMITS = StageBudgets(), SessionLimits()
+
+
+class WorktreeConfig(Model):
+    """Set-up of each new worktree, in this order: files of the commit, submodules, copies, command."""
+
+    timeout_s: Duration = Field(
+        default=WorktreeSetup().timeout_s,
+        description="Seconds that each step may take: git's checkout, the submodules, each copy, and the command.",
+    )
+    submodules: Flag = Field(
+        default=False, description="Whether submodules are checked out; by default their directories are empty."
+    )
+    copies: Several[OwnedPath] = Field(
+        default=(),
+        description="Files and directories that git ignores, such as .env, to copy from the user's checkout.",
+    )
+    setup: Text = Field(
+        default="", description="Command for sh, run in the top directory of the worktree, such as npm ci."
+    )
+
+    def value(self, env: dict[str, str]) -> WorktreeSetup:
+        """Return the set-up, whose command has the environment *env*."""
+        return WorktreeSetup(
+            timeout_s=self.timeout_s,
+            submodules=self.submodules,
+            copied=tuple(self.copies),
+            command=self.setup,
+            env=env,
+        )
 
 
 class StageBudgetsConfig(Model):
@@ -210,6 +241,10 @@ class Settings(Model):
     merge_into: Text = Field(
         default="",
         description="Branch that work is merged into with workspace: worktree; by default the one checked out.",
+    )
+    worktree: WorktreeConfig = Field(
+        default=WorktreeConfig(),
+        description="Set-up of each new worktree, with workspace: worktree: submodules, copies of files, a command.",
     )
     retention: RetentionConfig = Field(
         default=RetentionConfig(),

@@ -51,13 +51,23 @@ class PlannedProcess(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pid: int
 
 
+class CallBeside(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An open call of the turn of an aborted call: it ends with that turn, if the agent does not end the aborted call
+    alone, so that the turn is interrupted. ``title`` is what the agent calls it."""
+
+    id: str
+    title: str
+
+
 class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node of the tree of sessions and tool calls.
 
     ``kind`` is ``session`` or ``tool``; ``parent`` a session's parent session or a tool's session; ``children`` a
     session's sessions and calls, or the calls that are made within a call; ``started_by`` the tool call that requested
     a child session; ``mode`` the effect of a parent's end on the node (``CancelMode``). ``ended``: the node has ended,
-    or is ending.
+    or is ending. ``adopted``: the parent is not the one that the session was started by, which has ended: the session
+    has no siblings any more, whatever other children the parent has. ``beside`` are the other open calls of the turn of
+    a call that its agent runs by itself.
     """
 
     id: str
@@ -68,7 +78,9 @@ class TreeNode(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     policy: AbortPolicy = AbortPolicy()
     mode: CancelMode = CancelMode.WAIT_COMPLETED
     ended: bool = False
+    adopted: bool = False
     processes: tuple[PlannedProcess, ...] = ()
+    beside: tuple[CallBeside, ...] = ()
 
 
 class AbortRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +175,7 @@ class AbortPlan(msgspec.Struct, frozen=True, kw_only=True):
     uncrossed: tuple[UncrossedEdge, ...] = ()
     ending: tuple[EndingNode, ...] = ()
     spared: tuple[SparedNode, ...] = ()
+    beside: tuple[CallBeside, ...] = ()
 
 
 class NodeReceipt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -210,7 +223,8 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
 
     ``already_ended``: the target had ended or was terminating; ``joined`` is the id of the abort by which the target
     was terminating already. ``cancelled_task``: name of the task that the abort cancels, since the session that had
-    ended was the last one to work for the task. ``spared`` sessions live on.
+    ended was the last one to work for the task. ``spared`` sessions live on. ``beside`` are the calls that have ended
+    with the target, since its turn was interrupted.
     """
 
     abort_id: str
@@ -227,6 +241,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True):
     cancelled_task: str | None = None
     spared: tuple[SparedNode, ...] = ()
     outage: str | None = None
+    beside: tuple[CallBeside, ...] = ()
 
 
 def total_survivors(counts: Iterable[Survivors]) -> Survivors:
@@ -298,7 +313,8 @@ def plan_abort(
     if scope is not AbortScope.TOOL and node.kind == "tool":
         assert node.parent is not None, "a tool call has a session"
         node = tree[node.parent]
-    if scope is AbortScope.SIBLING and node.parent is None and not node.ended:
+    left_alone = scope is AbortScope.SIBLING and node.adopted
+    if scope is AbortScope.SIBLING and node.parent is None and not (node.ended or left_alone):
         raise NoSiblings(node.id)
     walk = _TreeWalk(tree, policy, now, within_s)
     walk.run(node, scope)
@@ -306,7 +322,7 @@ def plan_abort(
         target=target,
         scope=scope,
         nodes=tuple(walk.reached.values()),
-        already_ended=node.ended and not walk.reached,
+        already_ended=(node.ended or left_alone) and not walk.reached,
         deadline_s=walk.deadline_s,
         id=_digest(walk, target, scope),
         now=now,
@@ -314,6 +330,7 @@ def plan_abort(
         uncrossed=tuple(walk.uncrossed),
         ending=tuple([EndingNode(id=one, edge=edge) for one, edge in walk.ending.items()]),
         spared=tuple(walk.spared_nodes()),
+        beside=walk.calls_beside(),
     )
 
 
@@ -350,7 +367,7 @@ class _TreeWalk:
             case AbortScope.TOOL:
                 self._plan_calls(node)
             case AbortScope.SIBLING:
-                if node.parent is not None:
+                if node.parent is not None and not node.adopted:
                     self._plan_siblings(node, AbortReason.SIBLING_ABORTED, None)
             case AbortScope.SESSION:
                 self._plan_subtree(node, AbortScope.SESSION, AbortReason.USER_INTERRUPT, None)
@@ -365,7 +382,7 @@ class _TreeWalk:
         policy = self._policy_of(session)
         for call in calls:
             self._plan_call(call, policy)
-        if session.parent is None or not calls:  # where no call is aborted, nothing triggers
+        if session.parent is None or session.adopted or not calls:  # where no call is aborted, nothing triggers
             return
         if policy.tool_to_sibling:
             self._record_crossing("tool_to_sibling", session, AbortScope.SIBLING, None)
@@ -490,6 +507,12 @@ class _TreeWalk:
         for one in self._spared:
             if one not in self.reached and not self.tree[one].ended:
                 yield SparedNode(id=one, parent=self._surviving(self.tree[one].parent))
+
+    def calls_beside(self) -> tuple[CallBeside, ...]:
+        """Return the calls that are not planned, and that end if the turn of a planned call is interrupted."""
+        planned = [self.tree[one.id] for one in self.reached.values() if one.kind == "tool"]
+        found = {call.id: call for node in planned for call in node.beside}
+        return tuple(call for one, call in found.items() if one not in self.reached)
 
     def _surviving(self, session: str | None) -> str | None:
         while session is not None and (session in self.reached or self.tree[session].ended):

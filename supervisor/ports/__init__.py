@@ -77,6 +77,7 @@ from supervisor.ports.workspace import (
     Workspace,
     WorkspaceHeld,
     WorkspaceSpec,
+    WorktreeSetup,
 )
 
 __all__ = [
@@ -149,4 +150,5 @@ __all__ = [
     "Workspace",
     "WorkspaceHeld",
     "WorkspaceSpec",
+    "WorktreeSetup",
 ]

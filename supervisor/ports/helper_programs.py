@@ -63,10 +63,21 @@ class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
         return b"\n".join(part.rstrip() for part in (self.stdout, self.stderr) if part.strip()).decode(errors="replace")
 
 
+Watch = Callable[[Process], Awaitable[str]]
+"""Function that watches a program while it runs, and returns the reason why the program is ended before its time."""
+
+
 async def run_command(
-    host: ProcessHost, launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX, given: bytes = b""
+    host: ProcessHost,
+    launch: Launch,
+    *,
+    timeout_s: float,
+    output_max: int = OUTPUT_MAX,
+    given: bytes = b"",
+    watch: Watch | None = None,
 ) -> CompletedCommand:
-    """Run *launch* to its end with *given* as its input, and end every process that the program has started.
+    """Run *launch* to its end with *given* as its input, and end every process that the program has started. *watch*
+    may end it before its time; the reason is then the problem of the result.
 
     The last *output_max* bytes of each output are kept. A failure of the program is part of the result and never
     raised.
@@ -76,11 +87,10 @@ async def run_command(
     status, problem = None, ""
     try:
         async with host.spawn(launch) as process:
-            if await _read_until_exit(process, out, err, timeout_s, given):
+            problem = await _read_until_exit(process, out, err, timeout_s, given, watch)
+            if not problem:
                 status = await process.wait_exit()
                 problem = _SHIM_LOST if status is None else ""
-            else:
-                problem = f"it was still running after {timeout_s:g} s"
     except SpawnError as error:
         problem = str(error)
     took_s = round(anyio.current_time() - began, 6)
@@ -90,26 +100,38 @@ async def run_command(
 
 
 async def _read_until_exit(
-    process: Process, out: _OutputTail, err: _OutputTail, timeout_s: float, given: bytes
-) -> bool:
-    """Write the input *given*, and read both outputs until ``DRAIN_S`` seconds after the program's exit; return whether
-    the program exited within *timeout_s*."""
+    process: Process, out: _OutputTail, err: _OutputTail, timeout_s: float, given: bytes, watch: Watch | None
+) -> str:
+    """Write the input *given*, and read both outputs until ``DRAIN_S`` seconds after the program's exit; return why the
+    program did not exit by itself, ``""`` if it did."""
+    reason, in_time = "", False
+    waiting, watching = anyio.CancelScope(), anyio.CancelScope()
 
     async def write_input() -> None:
         if given:
             await process.send(given)
         process.close_input()
 
+    async def wait_for_reason(watch: Watch) -> None:
+        nonlocal reason
+        with watching:
+            reason = await watch(process)
+            waiting.cancel()
+
     async with anyio.create_task_group() as group:
         group.start_soon(write_input)
         group.start_soon(out.fill, process.receive)
         group.start_soon(err.fill, process.receive_err)
-        in_time = await within(timeout_s, process.wait_exit)
+        if watch is not None:
+            group.start_soon(wait_for_reason, watch)
+        with waiting:
+            in_time = await within(timeout_s, process.wait_exit)
+        watching.cancel()
         if in_time:
             group.cancel_scope.deadline = anyio.current_time() + DRAIN_S
         else:
             group.cancel_scope.cancel()
-    return in_time
+    return "" if in_time else reason or f"it was still running after {timeout_s:g} s"
 
 
 async def run_reader(launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX) -> CompletedCommand | None:

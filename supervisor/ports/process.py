@@ -15,13 +15,16 @@ from supervisor.policies.call_processes import ProcessSeen
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """A program to start: its argv, working directory, and whole environment (nothing is inherited).
 
-    ``spare`` is the number of file descriptors that must remain free in the supervisor after the start: commands of
-    agents need them.
+    ``has_input``: standard input is a pipe from the supervisor; else it is /dev/null, so that a program which reads it
+    meets the end of file at once, and one that looks (ripgrep searches a pipe instead of the directory) sees that
+    nothing comes. ``spare`` is the number of file descriptors that must remain free in the supervisor after the start:
+    commands of agents need them.
     """
 
     argv: tuple[str, ...]
     cwd: str
     env: dict[str, str]
+    has_input: bool = True
     spare: int = 0
     session: str = ""
     """Session that the program works for, ``""`` for none; requests of the program to the supervisor count as requests
@@ -148,11 +151,14 @@ class Process(Protocol):
         ...
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process only."""
+        """Send a signal to the process group of the main process, as a terminal does at Ctrl-C. If the main process
+        then exits, the processes below it that take no notice of the signal get SIGTERM, and all of them have
+        ``terminate_s`` (of ``spawn``) before SIGKILL."""
         ...
 
     def terminate(self) -> None:
-        """Send SIGTERM, then SIGCONT, to the whole tree."""
+        """Send SIGTERM, then SIGCONT, to the whole tree. The exit of the main process alone does not end the wait for
+        the others."""
         ...
 
     def kill(self) -> None:

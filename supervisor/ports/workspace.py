@@ -113,6 +113,18 @@ NO_WORKSPACE: Final = WorkspaceSpec()
 """Workspace specification without requirements."""
 
 
+class WorktreeSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """Set-up of a new worktree: *copied* are paths in the user's checkout that git ignores, such as ``.env``; with
+    *submodules* the submodules are checked out; *command* is run last, in the top directory of the worktree, by
+    ``sh -c`` in the environment *env*. Each of these, and git's own checkout, may take *timeout_s* seconds."""
+
+    timeout_s: float = 300.0
+    submodules: bool = False
+    copied: tuple[str, ...] = ()
+    command: str = ""
+    env: dict[str, str] = {}
+
+
 class Workspace(Protocol):
     """Provider of directories for sessions, which also merges the work of the sessions.
 

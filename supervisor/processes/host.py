@@ -81,24 +81,28 @@ class ShimProcess:
         launch: Launch,
         fork_server: ForkServerClient,
         group: TaskGroup,
+        terminate_s: float,
         kill_s: float,
         on_exiting: OnExiting | None,
     ) -> None:
         self.report: ProcessReport | None = None
         self._launch = launch
         self._group = group
+        self._terminate_s = terminate_s
         self._fork_server = fork_server
         self._pid = 0
         self._failed: Failed | None = None
         self._end_status: Ended | None = None
         self._status: int | None = None
         self._order = "exit"
+        self._interrupted = False
         self._ordered_at_s: float | None = None
         self._start_known, self._exited, self._ended = anyio.Event(), anyio.Event(), anyio.Event()
         self._list_requests: deque[_ListRequest] = deque()
         self._reading = anyio.CancelScope(shield=True)
         # A cancelled child would cancel the group that is left shielded.
         self._watching = anyio.CancelScope(shield=True)
+        self._lingering = anyio.CancelScope(shield=True)
         self._open()
         self._exit_wait = ExitWait(
             self.shim_client.exiting,
@@ -113,7 +117,7 @@ class ShimProcess:
         with ExitStack() as theirs, ExitStack() as ours:
             try:
                 _check_free_descriptors(self._launch.spare)
-                stdin, self._stdin = _input(theirs, ours)
+                stdin, self._stdin = _input(theirs, ours, self._launch.has_input)
                 stdout, self._stdout = _output(theirs, ours)
                 stderr, self._stderr = _output(theirs, ours)
                 self.shim_client = ShimClient(self._fork_server, stdin, stdout, stderr, self._launch.session)
@@ -148,8 +152,9 @@ class ShimProcess:
         self._stdin.close()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process only; ignore a *number* that is no signal."""
+        """Send a signal to the process group of the main process; ignore a *number* that is no signal."""
         if 0 < number < signal.NSIG:
+            self._interrupted = True
             self.shim_client.order(b"signal %d" % number)
 
     def terminate(self) -> None:
@@ -281,6 +286,8 @@ class ShimProcess:
                 self._status = number
                 self._exited.set()
                 self._end_list_requests()
+                if self._interrupted:
+                    self._group.start_soon(self._kill_remaining)
             case ProcessesListed(processes=processes):
                 if self._list_requests:
                     self._list_requests.popleft().end(processes)
@@ -356,8 +363,15 @@ class ShimProcess:
         self._exited.set()
         self._ended.set()
 
-    async def leave(self, terminate_s: float) -> None:
-        """End the tree: SIGTERM, a wait of at most *terminate_s* seconds, SIGKILL, and a wait of at most ``kill_s`` +
+    async def _kill_remaining(self) -> None:
+        """Kill what is left below a main process that has exited after an interrupt, if it does not end in time."""
+        with self._lingering:
+            await within(self._terminate_s, self._ended.wait)
+            if self.report is None:
+                self.kill()
+
+    async def leave(self) -> None:
+        """End the tree: SIGTERM, a wait of at most ``terminate_s`` seconds, SIGKILL, and a wait of at most ``kill_s`` +
         ``KILL_EXTRA_S`` seconds. A tree that was terminated before gets no second SIGTERM; for a tree that was killed
         before, SIGTERM and its wait are left out. Processes that the kernel is ending are then waited for."""
         self._stdin.close()
@@ -365,13 +379,14 @@ class ShimProcess:
             if self.report is None and self._pid and self._order != "kill":
                 if self._order == "exit":
                     self.terminate()
-                await within(terminate_s, self._ended.wait)
+                await within(self._terminate_s, self._ended.wait)
             if self.report is None:
                 self.kill()
                 await self._exit_wait.run()
         finally:
             self._reading.cancel()
             self._watching.cancel()
+            self._lingering.cancel()
 
     async def _watch_end(self) -> None:
         """Report, once, that the kernel takes long to end the killed processes; also where nobody leaves the context
@@ -398,11 +413,13 @@ def _check_free_descriptors(spare: int) -> None:
         raise OSError(errno.EMFILE, f"{free} file descriptors are left, a launch takes {LAUNCH_DESCRIPTORS + spare}")
 
 
-def _input(theirs: ExitStack, ours: ExitStack) -> tuple[int, Input]:
-    reading, writing = os.pipe()
+def _input(theirs: ExitStack, ours: ExitStack, has_input: bool) -> tuple[int, Input]:
+    reading, writing = os.pipe() if has_input else (os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY))
     theirs.callback(os.close, reading)
     end = Input(writing)
     ours.callback(end.close)
+    if not has_input:
+        end.close()
     return reading, end
 
 
@@ -448,7 +465,7 @@ class ShimHost:
             launch = msgspec.structs.replace(launch, env={**launch.env, **self._tag})
         check_launch(launch)
         group = anyio.create_task_group()
-        process = ShimProcess(launch, self.fork_server, group, kill_s, on_exiting)
+        process = ShimProcess(launch, self.fork_server, group, terminate_s, kill_s, on_exiting)
         await group.__aenter__()
         group.start_soon(process.read_statuses)
         try:
@@ -457,7 +474,7 @@ class ShimHost:
         finally:
             group.cancel_scope.shield = True
             try:
-                await process.leave(terminate_s)
+                await process.leave()
             finally:
                 try:
                     # Without the body's exception, which would otherwise leave wrapped in an exception group.

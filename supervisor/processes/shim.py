@@ -11,6 +11,10 @@ program's exit and the end of the supervisor both lead to ``sweep``, which kills
 control socket means *kill everything*, whether the supervisor closed the socket on purpose or died: so an order to kill
 can neither be lost nor fail because of a full buffer.
 
+The exit of a program that was asked to end (``signal``, ``term``) is no reason to kill what it has started: a shell
+dies of SIGTERM at once, and the tool below it has the time that the supervisor gives to the whole tree. The shim then
+waits until only processes are left that ignore the signal, or until it is ordered to kill.
+
 Example: the program starts a daemon in a session of its own, and exits.
 
     program exits         -> waitpid reports the program; the shim sends ``exited``
@@ -19,8 +23,9 @@ Example: the program starts a daemon in a session of its own, and exits.
     shim sends ``ended``  and exits
 
 In:  ``ARGC LENGTH\\n`` and LENGTH bytes: cwd, argv and ``NAME=value``, joined by NUL; then the lines
-     ``signal N`` (main process only), ``term`` (SIGTERM, then SIGCONT, to the whole tree), ``look`` (report the whole
-     tree) and ``strike N PID:BORN ...`` (signal N to those descendants whose pid and start time both match).
+     ``signal N`` (the program's process group, as a terminal does at Ctrl-C), ``term`` (SIGTERM, then SIGCONT, to the
+     whole tree), ``look`` (report the whole tree) and ``strike N PID:BORN ...`` (signal N to those descendants whose
+     pid and start time both match).
 Out: one JSON object per line: ``here``, ``spawned``, ``failed``, ``seen``, ``exited``, ``ended``.
 
 With a pid namespace (``pid_namespace.py``) the program is started inside the namespace, and the namespace's init adopts
@@ -163,6 +168,12 @@ def _is_exiting_thread(pid: int, task: str) -> bool:
         return True
     pending = [line.split()[1] for line in _read(pid, f"task/{task}/status").splitlines() if line[3:5] == b"Pn"]
     return any(int(mask, 16) & SIGKILL_BIT for mask in pending)
+
+
+def ignores(pid: int, number: int) -> bool:
+    """Return whether the process *pid* ignores the signal *number*."""
+    ignored = [line.split()[1] for line in _read(pid, "status").splitlines() if line.startswith(b"SigIgn:")]
+    return any(int(mask, 16) & 1 << (number - 1) for mask in ignored)
 
 
 def exiting_processes(roots: Collection[int], others: Collection[int] = ()) -> tuple[int, ...]:
@@ -336,6 +347,8 @@ class Shim:
         self.exec_errors = -1
         self.finished = False
         self.terminating = False
+        self.asked = 0
+        """Signal by which the program, or its tree, was asked to end last; 0 before."""
         self.sweeping = False
         self.cut_short = False
         self.killed = 0
@@ -370,7 +383,7 @@ class Shim:
     def serve_once(self) -> None:
         """Wait for events and handle them. Exits are handled first, so that an order that was sent after an exit finds
         the exit recorded."""
-        ready = self.poll.poll()
+        ready = self.poll.poll(POLL_MAX_MS if self.init and self.outlived_by_tree else None)
         self.reap()
         for fd, _ in ready:
             if fd == self.control:
@@ -379,6 +392,8 @@ class Shim:
                 self.report_start()
             elif fd == self.lost:
                 self.finished = True
+        if self.outlived_by_tree and not any(map(self.may_obey, self.process_tree())):
+            self.finished = True
 
     def send_status(self, line: bytes) -> None:
         with suppress(OSError):  # the supervisor is gone
@@ -401,19 +416,31 @@ class Shim:
         *orders, self.received = self.received.split(b"\n")
         for order in orders:
             word, _, number = order.partition(b" ")
-            if self.status is not None:
-                break  # the program's pid may have been given to another process
             if word == b"term":
                 self.terminate()
             elif word == b"signal":
-                send((self.pid,), int(number))
+                self.interrupt(int(number))
             elif word == b"look":
                 self.report_processes()
             elif word == b"strike":
                 self.signal_processes(*number.split())
 
+    @property
+    def outlived_by_tree(self) -> bool:
+        """Whether the program has ended after it was asked to, and the processes below it have time to end, too. Inside
+        a pid namespace their ends wake nobody: the shim looks from time to time."""
+        return LINUX and self.status is not None and self.asked > 0
+
+    def interrupt(self, number: int) -> None:
+        """Send the signal *number* to the program and the other members of its process group."""
+        if self.status is None:  # else the pid may have been given to another process, or group
+            self.asked = number
+            send((-self.pid,), number)
+
     def terminate(self) -> None:
-        self.terminating = self.terminating or not is_exiting(self.pid)  # an exit that has begun is not by the order
+        self.asked = signal.SIGTERM
+        # An exit that has begun is not by the order.
+        self.terminating = self.terminating or (self.status is None and not is_exiting(self.pid))
         self.since_s = self.since_s or time.monotonic()
         send(self.process_tree() if LINUX else [-self.pid], signal.SIGTERM, signal.SIGCONT)
 
@@ -501,12 +528,29 @@ class Shim:
         status = os.waitstatus_to_exitcode(wait_status)
         if pid == self.pid:
             self.report_start()
-            self.status, self.finished = status, True
+            self.status, self.finished = status, not (LINUX and self.asked)
             self.send_status(b'{"event":"exited","status":%d}' % status)
+            self.terminate_deaf()
         elif pid == self.init:
             self.init = 0
         elif self.sweeping and status == -signal.SIGKILL:
             self.killed += 1
+
+    def terminate_deaf(self) -> None:
+        """Send SIGTERM to the processes that take no notice of the signal by which the program was asked to end."""
+        if self.asked not in {0, signal.SIGTERM}:
+            deaf = [pid for pid in self.process_tree() if self.signal_for(pid) != self.asked]
+            send(deaf, signal.SIGTERM, signal.SIGCONT)
+
+    def signal_for(self, pid: int) -> int:
+        """Return the signal by which the process *pid* is asked to end. A job in the background of a shell ignores
+        SIGINT, and a process of another group does not get it: both are sent SIGTERM."""
+        gets_it = self.asked == signal.SIGTERM or _stat(pid)[2] == b"%d" % self.pid
+        return self.asked if gets_it and not ignores(pid, self.asked) else signal.SIGTERM
+
+    def may_obey(self, pid: int) -> bool:
+        """Return whether the process *pid* runs, and may end by the signal that it was sent."""
+        return is_alive(pid) and not ignores(pid, self.signal_for(pid))
 
     def sweep(self) -> None:
         """Send SIGKILL to every process that is, or becomes, a child of the shim, until ``waitpid`` fails with ECHILD.

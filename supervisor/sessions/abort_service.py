@@ -276,6 +276,7 @@ class AbortService:
             recorded_at=recorded_at,
             spared=plan.spared,
             outage=self._outage if recorded_at is None else None,
+            beside=plan.beside if any(one.call is not None and one.call.is_interrupted for one in ended) else (),
         )
         for call in self.on_receipt:
             call(receipt)

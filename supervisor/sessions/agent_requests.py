@@ -28,6 +28,7 @@ from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.access import call_refusal
 from supervisor.policies.call_processes import LiveProcess, ProcessSeen
+from supervisor.policies.input_wanted import END_CHARS, wanted_input
 from supervisor.policies.permissions import (
     Decision,
     OptionChoice,
@@ -239,6 +240,8 @@ class Terminals:
         self._running: dict[str, Process] = {}
         self._calls: dict[str, str] = {}
         """Actor id of the call that each terminal serves, for terminals that run or are being started."""
+        self._ends: dict[str, str] = {}
+        """End of the output of each of these terminals."""
 
     def is_served(self, tool_id: str | None) -> bool:
         """Return whether a terminal runs, or is being started, for the call with the actor id *tool_id*."""
@@ -313,10 +316,17 @@ class Terminals:
 
     async def _run(self, asked: TerminalOpened, tool_id: str) -> None:
         env = {**self._launch.env, **asked.env}
-        launch = Launch(argv=asked.argv, cwd=asked.cwd or self._launch.cwd, env=env, session=self._session.session_id)
+        launch = Launch(
+            argv=asked.argv,
+            cwd=asked.cwd or self._launch.cwd,
+            env=env,
+            has_input=False,
+            session=self._session.session_id,
+        )
         ladder = self._session.policy.ladder
         status: int | None = NOT_STARTED
         self._calls[asked.terminal_id] = tool_id
+        self._ends[asked.terminal_id] = ""
         try:
             async with self._host.spawn(
                 launch,
@@ -341,13 +351,25 @@ class Terminals:
                     report = await started.wait_ended()
                 self._session.record_process(tool_id, report)
                 status = report.status
+            self._report_input_wanted(asked.terminal_id, tool_id, status)
             self._agent_io.put(self._codec.terminal_exited(asked.terminal_id, status))
+
+    def _report_input_wanted(self, terminal_id: str, tool_id: str, status: int | None) -> None:
+        """Record that a command wanted input from a person, if its output shows that, and say so to the agent: it
+        cannot know what kind of terminal its command has."""
+        if line := wanted_input(self._ends.pop(terminal_id), status):
+            self._session.record_turn_fact("InputWanted", {"tool": tool_id, "line": line})
+            why = f"\nsupervisor: the command wanted input ({line}); it has none, since nobody can type here\n"
+            self._agent_io.put(self._codec.terminal_output(terminal_id, why.encode()))
+            self._session.write_transcript(tool_id.rpartition(":")[2], why)
 
     async def _pass_output(self, terminal_id: str, tool_id: str, receive: Callable[[], Awaitable[bytes]]) -> None:
         while data := await receive():
             self._session.note_progress()
             self._agent_io.put(self._codec.terminal_output(terminal_id, data))
-            self._session.write_transcript(tool_id.rpartition(":")[2], data.decode(errors="replace"))
+            text = data.decode(errors="replace")
+            self._ends[terminal_id] = f"{self._ends[terminal_id]}{text}"[-END_CHARS:]
+            self._session.write_transcript(tool_id.rpartition(":")[2], text)
 
 
 def _command_line(argv: Sequence[str]) -> str:

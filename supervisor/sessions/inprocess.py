@@ -19,6 +19,7 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -161,6 +162,10 @@ class _Call:
         self.aborted = not self.finished
         self.reason = self.reason or reason
         self.settled.set()
+
+
+_AROUND: ContextVar[tuple[FunctionConnection | None, str]] = ContextVar("_AROUND", default=(None, ""))
+"""The connection, and the name of the call, whose function runs in the current task."""
 
 
 class AgentTurn:
@@ -403,11 +408,11 @@ class FunctionConnection(AgentConnection):
         call_id = f"call-{self._made}"
         call = self._results[call_id] = _Call()  # an abort may come before the call's function is started
         try:
-            tool_id = await self._open_call(call_id, title, "other")
+            tool_id = await self._open_call(call_id, title, "other", self._call_around())
             ctx = self.registry.system.context(tool_id) if tool_id is not None else None
             if ctx is None:
                 raise ToolAborted(title, call.reason or _NO_CALL)
-            self.session.start(ctx, self._run_call, call, fn, args)
+            self.session.start(ctx, self._run_call, call_id, call, fn, args)
             await self._returned(call)
         except ActorStopped:
             raise ToolAborted(title, call.reason or _NO_CALL) from None
@@ -442,7 +447,16 @@ class FunctionConnection(AgentConnection):
         with self.registry.system.timers.limit(self.session.policy.ladder.cancel_s):
             await call.done.wait()
 
-    async def _run_call(self, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+    def _call_around(self) -> str:
+        """Return the name of the call of this agent in whose function the caller runs; ``""`` if it runs in none. Tasks
+        that the function starts belong to the call, too. What is called within ends with the call."""
+        connection, call_id = _AROUND.get()
+        return call_id if connection is self and call_id in self._calls else ""
+
+    async def _run_call(
+        self, call_id: str, call: _Call, fn: Callable[..., Awaitable[Any]], args: tuple[Any, ...]
+    ) -> None:
+        _AROUND.set((self, call_id))  # in the context of the call's own task
         try:
             call.finish(await _await_result(fn, *args), None)
         except _OWN as error:
@@ -456,7 +470,7 @@ class FunctionConnection(AgentConnection):
     async def hand_over(self, name: str, prompt: str, agent: str | AgentFunction | None, mode: CancelMode) -> Outcome:
         self._made += 1
         call_id = f"call-{self._made}"
-        tool_id = await self._open_call(call_id, f"delegate to {name}", "think")
+        tool_id = await self._open_call(call_id, f"delegate to {name}", "think", self._call_around())
         if tool_id is None:
             raise ToolAborted(f"delegate to {name}", _NO_CALL)
         call = self._results[call_id] = _Call()

@@ -612,6 +612,12 @@ class LiveSession(EntityActor):
             self.record_fact("Adopted", cause, fact, abort_id=abort_id, reason=f"its parent {left_id} ended")
 
     @property
+    def is_adopted(self) -> bool:
+        """Whether the parent that started the session, by whose id the session is named, has ended and left it to
+        another one, or to nobody."""
+        return (self.parent_id or "") != self.session_id.rpartition("/")[0]
+
+    @property
     def waits_for_kernel(self) -> bool:
         """Whether the session, or a child session that it waits for, waits for killed processes that the kernel is
         still ending."""

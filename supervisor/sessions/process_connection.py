@@ -124,6 +124,8 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 PATIENCE_S = 20.0
 """Seconds that a launch waits for file descriptors before the session begins another launch: each launch costs
 records."""
+STAYS_S = 1.0
+"""Seconds that an agent without a turn has to exit after the end of its input; then it is sent SIGTERM."""
 MUTE_S = 2.0
 """Seconds that an agent has to exit after it has closed its output."""
 ERROR_CHARS = 4096
@@ -252,6 +254,10 @@ class ProcessConnection(AgentConnection):
         elif self.turn_id is None:
             self._agent_io.put(self._codec.close())
             self._agent_io.put([CloseInput()])
+            process = self._agent_io.process
+            if process is not None and self._kill_timer is None:
+                stays_s = min(STAYS_S, self.session.policy.ladder.request_s)
+                self._end_later(partial(self._end_stayed, process), stays_s)
 
     def kill(self, intent: Verdict) -> None:
         self._intent = self._intent or intent
@@ -664,6 +670,12 @@ class ProcessConnection(AgentConnection):
             self._stayed = "it had reported its result, and did not exit within limits.settle_s"
             self._terminate(process)
 
+    def _end_stayed(self, process: Process) -> None:
+        """End an agent that has nothing to do any more, and stays after the end of its input: whoever waits for the end
+        of its session would wait for the whole stage request."""
+        self._stayed = self._stayed or "it did not exit at the end of its input"
+        self._terminate(process)
+
     def _terminate(self, process: Process) -> None:
         """End the program by SIGTERM, and by SIGKILL if it does not end in time."""
         process.terminate()
@@ -702,7 +714,6 @@ class ProcessConnection(AgentConnection):
         fact = {"agent": self.agent_id, "resume_id": self._conversation, "idle_s": idle_s}
         self.registry.record_fact(self.session.session_id, "AgentReclaimed", self.session.cause, fact)
         self.close_when_idle()
-        self._end_later(partial(self._terminate, process), self.session.policy.ladder.request_s)
 
     async def _on_turn_ended(self, ended: TurnEnded) -> None:
         self._reported_end.cancel()

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from actors import ActorSystem
-from supervisor.policies.abort_plan import TreeNode
+from supervisor.policies.abort_plan import CallBeside, TreeNode
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.ports import Caller
 from supervisor.runtime.entity import Entity, NoSuchEntity
@@ -161,6 +161,7 @@ class AbortTreeView(Mapping[str, TreeNode]):
             policy=session.policy,
             mode=session.mode,
             ended=over or self._ending(session),
+            adopted=session.is_adopted,
             processes=session.connection.processes() if session.connection is not None else (),
         )
 
@@ -177,6 +178,7 @@ class AbortTreeView(Mapping[str, TreeNode]):
         if turn is None or session is None or call is None or turn_id not in session.turns:
             raise KeyError(node_id)
         connection = session.connection
+        ends_alone = connection is None or connection.runs_call(call.call_id)
         return TreeNode(
             id=node_id,
             kind="tool",
@@ -186,7 +188,14 @@ class AbortTreeView(Mapping[str, TreeNode]):
             processes=tuple(one for one in connection.processes() if one.owner == node_id)
             if connection is not None
             else (),
+            beside=() if ends_alone else _calls_beside(turn, call.number),
         )
+
+
+def _calls_beside(turn: Entity, number: int) -> tuple[CallBeside, ...]:
+    """Return the open calls of *turn* but for the call with that number."""
+    others = (call for call in turn.data.open if call.number != number)
+    return tuple(CallBeside(id=f"{turn.id}:c{call.number}", title=call.title) for call in others)
 
 
 def _calls(session: LiveSession) -> list[str]:

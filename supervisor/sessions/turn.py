@@ -6,7 +6,8 @@ supervisor has no session: nothing is left that its effects could act on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
+from typing import Final
 
 import anyio
 
@@ -43,6 +44,11 @@ from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.services import SessionServices
 from supervisor.sessions.termination import Termination
+
+BESIDE_MAX: Final = 20
+"""Number of calls that a message to the agent names."""
+TITLE_CHARS: Final = 200
+"""Number of characters of a call's title in such a message."""
 
 ENDED_WITHIN = "it ended with the call that it was made within"
 NOT_ASKED = "the turn was interrupted, since the agent runs this call by itself and cannot be asked to end it alone"
@@ -233,7 +239,7 @@ class TurnEntity(EntityActor):
         message = UrgentMessage(
             message_id=f"abort of {tool_id}",
             sender="supervisor",
-            text=f"The tool call {call.call_id} was aborted ({stop.reason}). Go on without its result.",
+            text=_abort_message(call, stop.reason, [one for one in self.data.open if one.number != call.number]),
             grace_s=None if ends_at is None else max(0.0, ends_at - self._registry.system.timers.now()),
             blamed=AbortReason(stop.abort_reason or AbortReason.USER_INTERRUPT),
         )
@@ -342,3 +348,22 @@ class TurnEntity(EntityActor):
                 await connection.wait_turn_over(self.id)
             finally:
                 termination.finish()
+
+
+def _abort_message(call: Call, reason: str, beside: Sequence[Call]) -> str:
+    """Return the text for the agent whose turn was interrupted to end *call*, with the calls *beside*, which were cut
+    off. A model knows its calls by what they do, and not by their ids."""
+    text = f"The tool call {_named(call)} was aborted ({reason})."
+    if not beside:
+        return f"{text} Go on without its result."
+    ones, results = ("call", "its result") if len(beside) == 1 else ("calls", "their results")
+    shown = ", ".join(map(_named, beside[:BESIDE_MAX]))
+    more = f" and {len(beside) - BESIDE_MAX} more" if len(beside) > BESIDE_MAX else ""
+    return (
+        f"{text} Go on without its result. To end it, your turn was interrupted, which cut off the {ones} beside it:"
+        f" {shown}{more}. Make {'it' if len(beside) == 1 else 'them'} again if you need {results}."
+    )
+
+
+def _named(call: Call) -> str:
+    return f"`{call.title[:TITLE_CHARS]}` ({call.call_id})" if call.title else call.call_id

@@ -571,8 +571,9 @@ class PlanRunner:
         """
         if plan.plugins != self._sup.settings.plugins:
             raise BadPlan("plugins: not as they were when the run began; start another run")
-        if (plan.workspace, plan.merge_into) != (self._sup.settings.workspace, self._sup.settings.merge_into):
-            raise BadPlan("workspace, merge_into: not as they were when the run began; start another run")
+        place = self._sup.settings
+        if (plan.workspace, plan.merge_into, plan.worktree) != (place.workspace, place.merge_into, place.worktree):
+            raise BadPlan("workspace, merge_into, worktree: not as they were when the run began; start another run")
         if self._scheduler is not None and plan.merge != self.plan_run.plan.merge:
             raise BadPlan("merge: not as it was when the run began; start another run")
         if (plan.access is None) is not (self._sup.settings.access is None):

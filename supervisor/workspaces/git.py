@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial, update_wrapper
@@ -37,13 +38,12 @@ from supervisor.ports import (
     Released,
     WorkspaceHeld,
     WorkspaceSpec,
+    WorktreeSetup,
 )
-from supervisor.ports.helper_programs import OUTPUT_MAX
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git_command import (
-    LISTED_MAX,
     RAW,
     SHOW_INNER,
     Git,
@@ -58,7 +58,12 @@ from supervisor.workspaces.git_command import (
 )
 from supervisor.workspaces.obstacles import obstacle_of, target_moves
 from supervisor.workspaces.recent_changes import CLOCK_S, changed_since
-from supervisor.workspaces.stale_locks import locks_of_references, locks_of_worktree, remove_stale_locks
+from supervisor.workspaces.stale_locks import (
+    locks_of_agent,
+    locks_of_references,
+    locks_of_worktree,
+    remove_stale_locks,
+)
 from supervisor.workspaces.steps import (
     Advance,
     CommitWork,
@@ -91,6 +96,7 @@ from supervisor.workspaces.worktree_files import (
     unresolved_files,
     worktree_names,
 )
+from supervisor.workspaces.worktree_setup import INITIALIZING, check_setup, fill_worktree
 
 _log = get_logger()
 _P = ParamSpec("_P")
@@ -115,9 +121,10 @@ PAUSES_S: Final = (0.5, 1.0, 2.0, 4.0)
 _ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.expectFilesOutsideOfPatterns=false")
 """Settings with which git also examines files that it was to leave out of the worktree (sparse checkout,
 ``--skip-worktree``), if they exist there."""
-_DIFF: Final = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", SHOW_INNER)
 _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
 """Git commands that end an operation under way and leave ``HEAD`` where it is."""
+NO_SETUP: Final = WorktreeSetup()
+"""Set-up of worktrees that have the files of their commit only."""
 _SAVED: Final = "refs/supervisor/checkpoints"
 """Prefix of the references that hold checkpoints. Such a reference is no branch, so that it is not checked out by
 mistake."""
@@ -156,10 +163,18 @@ class GitWorkspaces:
 
     temporary: Final = True
 
-    def __init__(self, host: ProcessHost, root: Path, repository: str, target: str = "") -> None:
+    def __init__(
+        self,
+        host: ProcessHost,
+        root: Path,
+        repository: str,
+        target: str = "",
+        setup: WorktreeSetup = NO_SETUP,
+    ) -> None:
         """Args: host: runs the git commands. root: the directory below which worktrees are made. repository: a
         directory in the repository. target: the branch that the work is for; by default the branch that is checked out
-        in *repository*."""
+        in *repository*. setup: what is done in each new worktree."""
+        self._host, self._setup = host, setup
         self._git = Git(host, repository)
         self._steps = StepFile(root / STEP_FILE)
         self._forward = FastForward(self._git, self._steps)
@@ -167,6 +182,8 @@ class GitWorkspaces:
         self._repository = repository
         self._target = target
         self._one_at_a_time = anyio.Lock()
+        self._making: dict[Path, anyio.Lock] = {}
+        """Locks of the worktrees that are being made, by path: a worktree is filled while others are changed."""
 
     @_repeated
     async def check(self) -> None:
@@ -195,11 +212,12 @@ class GitWorkspaces:
             raise WorkspaceError(
                 f"workspace: worktree needs git {'.'.join(map(str, GIT_MIN))}, this is {text_of(version)}"
             )
-        await self._path_in_repository(self._repository)
+        await self._git.path_inside(self._repository)
         await self.target()
         if await self._git.commit_of(self._repository, f"refs/heads/{BRANCHES}"):
             words = f"{self._repository} has a branch {BRANCHES!r}, so that no session can have one below {BRANCHES}/"
             raise WorkspaceError(f"{words}; rename it (git branch -m {BRANCHES} NAME), or use workspace: directory")
+        await check_setup(self._git, self._setup)
 
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager
@@ -325,7 +343,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: the repository, its target or the directory is missing, or git fails.
         """
-        inside = await self._path_in_repository(directory)
+        inside = await self._git.path_inside(directory)
         await self._ensure_worktree(root_id, NO_WORKSPACE)
         return str(self._worktree_path(root_id) / inside)
 
@@ -351,35 +369,42 @@ class GitWorkspaces:
         """Make the worktree of a session, unless it exists, at the checkpoint of *spec*, with the target merged in if
         *spec* says so, or at the target."""
         worktree = self._worktree_path(session_id)
-        async with self._one_at_a_time:
-            await self._recover()
-            if await self._is_complete(worktree):
-                return
-        target = f"refs/heads/{await self._onto(spec.workstream)}"
-        start = await self._git.commit_of(self._repository, spec.starts_at or target)
-        if not start:
-            words = f"the checkpoint {spec.starts_at} that session {session_id!r} begins with is not in the repository"
-            raise WorkspaceError(f"{words}; run the plan without resuming it")
-        async with self._step(MakeWorktree(plain_name(session_id), start)):
-            if not await self._is_complete(worktree):
-                await self._make(session_id, worktree, start)
-                if spec.merges_target:
-                    await self._merge_target(worktree, target)
+        async with self._making.setdefault(worktree, anyio.Lock()):
+            async with self._one_at_a_time:
+                await self._recover()
+                if await self._is_complete(worktree):
+                    return
+            target = f"refs/heads/{await self._onto(spec.workstream)}"
+            start = await self._git.commit_of(self._repository, spec.starts_at or target)
+            if not start:
+                words = (
+                    f"the checkpoint {spec.starts_at} that session {session_id!r} begins with is not in the repository"
+                )
+                raise WorkspaceError(f"{words}; run the plan without resuming it")
+            began_ns = time.time_ns()
+            async with self._step(MakeWorktree(plain_name(session_id), start)):
+                if not await self._is_complete(worktree):
+                    await self._make(session_id, worktree, start)
+            try:
+                await self._fill(worktree, target if spec.merges_target else "")
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    async with self._one_at_a_time:
+                        await self._undo_make(plain_name(session_id), began_ns)
+                raise
+        self._making.pop(worktree, None)
         # Else the new files could not be told from what an agent changes that begins at once (`changed_since`).
         await anyio.sleep(CLOCK_S)
 
-    async def _path_in_repository(self, directory: str) -> str:
-        """Return the path from the top of the repository to *directory*."""
-        found = await self._git.run(directory, "rev-parse", "--show-toplevel", "--show-prefix")
-        if not found.ok:
-            raise WorkspaceError(
-                f"{directory} is not in a git repository ({error_of(found)}); use workspace: directory"
-            )
-        top, _, inside = found.stdout.decode(errors="surrogateescape").partition("\n")
-        ours = text_of(await self._git.must(self._repository, "rev-parse", "--show-toplevel"))
-        if top != ours:
-            raise WorkspaceError(f"{directory} is in another repository than {ours}; use workspace: directory")
-        return inside.strip("\n")
+    async def _fill(self, worktree: Path, merged: str) -> None:
+        """Fill and set up a new worktree, with the branch *merged* merged in unless that is ``""``. Nothing of the
+        repository is changed, so other steps go on meanwhile: they must not wait for a server, or for a user's
+        command."""
+        await fill_worktree(self._git, self._host, worktree, self._setup)
+        if merged:
+            await self._merge_target(worktree, merged)
+        kept = Path(text_of(await self._git.must(str(worktree), "rev-parse", "--absolute-git-dir")))
+        await anyio.to_thread.run_sync((kept / "locked").unlink)
 
     async def _is_complete(self, worktree: Path) -> bool:
         """Return whether the worktree was checked out completely: git keeps a worktree locked while it is made.
@@ -401,7 +426,8 @@ class GitWorkspaces:
                 f"the branch {branch} is checked out in {holders[0]}; end what works there, or rename it"
             )
         await self._set_aside(branch)
-        made = await self._git.run(self._repository, "worktree", "add", "-B", branch, str(worktree), start)
+        lock = ("--quiet", "--no-checkout", "--lock", "--reason", INITIALIZING)
+        made = await self._git.run(self._repository, "worktree", "add", *lock, "-B", branch, str(worktree), start)
         if not made.ok:
             message = f"no worktree for session {session_id!r}: {error_of(made)}"
             raise await failure_of(made, self._repository, message)
@@ -475,7 +501,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: a commit of *holds* is missing there, the branch is checked out, or git fails.
         """
-        await self._path_in_repository(directory)
+        await self._git.path_inside(directory)
         branch, before = branch_of(workstream_id), branch_of(resumes) if resumes else ""
         async with self._step(CommitWork(plain_name(workstream_id))):
             start = await self._git.commit_of(self._repository, f"refs/heads/{before}") if before else ""
@@ -496,25 +522,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: there is no such branch, or git fails.
         """
-        branch, target = await self._onto(workstream_id), await self.target()
-        commit = commit or await self._git.commit_of(self._repository, f"refs/heads/{branch}")
-        head = await self._git.commit_of(self._repository, f"refs/heads/{target}")
-        base = await self._merge_base(head, commit)
-        listed = await self._diff_names(base, commit)
-        behind = text_of(await self._git.must(self._repository, "rev-list", "--count", f"{base}..{head}"))
-        _, conflicts = await self._merge_trees(head, commit)
-        return MergePlan(
-            branch=branch,
-            commit=commit,
-            target=target,
-            target_commit=head,
-            base=base,
-            files=names_in_list(listed),
-            whole=len(listed) < LISTED_MAX,
-            behind=int(behind),
-            conflicts=conflicts or (),
-            is_merged=base == commit,
-        )
+        return await self._git.plan_merge(await self._onto(workstream_id), await self.target(), commit)
 
     # ------------------------------------------------------------------------------------------ commit and merge
     @_repeated
@@ -586,36 +594,7 @@ class GitWorkspaces:
                 commit = await self._commit_all(session_id, message)
             if not commit:
                 return None
-            return await self._diff_commits(await self._merge_base(f"refs/heads/{target}", commit), commit)
-
-    async def _merge_base(self, head: str, commit: str) -> str:
-        """Return the last common commit of a session's work and *head* of the target.
-
-        Raises:
-            WorkspaceError: there is no common commit, since the agent began a history of its own.
-        """
-        if base := await self._git.base(head, commit):
-            return base
-        words = f"the commit {commit[:12]} that it has come to has no history in common with the branch that it is for"
-        raise WorkspaceError(f"{words}; take what you need from there by hand (git cherry-pick)")
-
-    async def _diff_commits(self, base: str, commit: str) -> Changes:
-        listed = await self._diff_names(base, commit)
-        patch = await self._git.run_bounded(self._repository, *_DIFF, base, commit, output_max=OUTPUT_MAX)
-        if not patch.ok:
-            raise WorkspaceError(f"git diff failed in {self._repository}: {error_of(patch)}")
-        shown = patch.stdout.decode(errors="replace") if len(patch.stdout) < OUTPUT_MAX else ""
-        return Changes(
-            base=base, commit=commit, files=names_in_list(listed), whole=len(listed) < LISTED_MAX, diff=shown
-        )
-
-    async def _diff_names(self, base: str, commit: str) -> bytes:
-        """Return the names of the files that differ between two commits, as git lists them, up to ``LISTED_MAX``
-        bytes."""
-        named = await self._git.run_bounded(self._repository, *_DIFF, "--name-only", "-z", base, commit)
-        if not named.ok:
-            raise WorkspaceError(f"git diff failed in {self._repository}: {error_of(named)}")
-        return named.stdout
+            return await self._git.diff_commits(await self._git.common_base(f"refs/heads/{target}", commit), commit)
 
     async def _commit_all(self, session_id: str, message: str) -> str:
         """Commit all changes in a session's worktree; return the commit of the session, ``""`` if there is none."""
@@ -684,28 +663,15 @@ class GitWorkspaces:
         head = await self._git.commit_of(self._repository, f"refs/heads/{target}")
         if await self._git.contains(head, work):
             return Merge(outcome="nothing", commit=head, why=f"everything is in {target} already")
-        if inside := await self._git.repositories_inside(await self._merge_base(head, work), work):
+        if inside := await self._git.repositories_inside(await self._git.common_base(head, work), work):
             why = f"repositories inside it would be lost, since only their names are committed: {some_of(inside)}"
             return Merge(outcome="refused", files=inside, why=why)
-        tree, files = await self._merge_trees(head, work)
+        tree, files = await self._git.merge_trees(head, work)
         if files is not None:
             why = f"in conflict with {target}: {some_of(files)}"
             return Merge(outcome="refused", files=files, why=why, conflicts=True)
         made = await self._git.must(self._repository, "commit-tree", tree, "-p", head, "-p", work, "-m", message)
         return await self._forward.advance(target, head, text_of(made), held)
-
-    async def _merge_trees(self, head: str, work: str) -> tuple[str, tuple[str, ...] | None]:
-        """Return the tree of a merge of two commits, and the files in conflict; ``None`` if there is no conflict.
-
-        Raises:
-            WorkspaceError: git fails.
-        """
-        how = ("--write-tree", "--name-only", "--no-messages", "-z")
-        tried = await self._git.run(self._repository, "merge-tree", *how, head, work)
-        tree, *files = names_in_list(tried.stdout) or ("",)
-        if not tried.ok and not (tried.status == 1 and tree):
-            raise await failure_of(tried, self._repository, f"git merge-tree failed: {error_of(tried)}")
-        return tree, tuple(files) if not tried.ok else None
 
     async def _changed_inside(self, session_id: str) -> tuple[str, ...]:
         """Return the repositories nested in the worktree that have uncommitted changes."""
@@ -756,7 +722,8 @@ class GitWorkspaces:
             tip = await self._git.commit_of(where, f"refs/heads/{branch}")
             if tip and tip != commit:  # its agent had checked out something else
                 await self._git.must(self._repository, "update-ref", f"{_SAVED}/{plain_name(session_id)}/{tip}", tip)
-            base = spec.starts_at or await self._merge_base(f"refs/heads/{await self._onto(spec.workstream)}", commit)
+            begin = f"refs/heads/{await self._onto(spec.workstream)}"
+            base = spec.starts_at or await self._git.common_base(begin, commit)
             await anyio.to_thread.run_sync(self._steps.begin, RollBack(plain_name(session_id), base))
             await self._reset_worktree(path, branch, base)
             return commit
@@ -805,6 +772,9 @@ class GitWorkspaces:
         """
         async with self._step(RemoveWorktree(plain_name(session_id))):
             worktree, branch, target = self._worktree_path(session_id), branch_of(session_id), await self.target()
+            if is_worktree(worktree) and not await self._is_complete(worktree):
+                await self._undo_make(plain_name(session_id), time.time_ns())
+                return Released()
             commit = await self._commit_all(session_id, message)
             if not is_worktree(worktree) and await self._git.holders(branch):
                 return Released()  # the lock of another program
@@ -839,10 +809,15 @@ class GitWorkspaces:
                 await self._git.run(str(worktree), *words)
 
     async def _unlock(self, where: str) -> None:
-        """Remove the lock of the worktree's index: no program works in the worktree now, so a git that was killed has
-        left the lock."""
-        kept = await self._git.must(where, "rev-parse", "--absolute-git-dir")
-        await anyio.to_thread.run_sync(remove_index_lock, Path(text_of(kept)))
+        """Remove the locks of the worktree, of its index, its ``HEAD`` and its branch: no program works in the worktree
+        now, so a git that was killed has left them. The agent's branch may be held from elsewhere, so that only a lock
+        that nobody has open is removed."""
+        kept = Path(text_of(await self._git.must(where, "rev-parse", "--absolute-git-dir")))
+        await anyio.to_thread.run_sync(remove_index_lock, kept)
+        common = await self._git.common_dir()
+        locks = await anyio.to_thread.run_sync(locks_of_agent, common, kept, Path(where).name)
+        if removed := await remove_stale_locks(locks, 0):
+            _log.warning("locks of an agent that has ended are removed", locks=[str(lock) for lock in removed])
 
     async def _remove(self, worktree: Path) -> None:
         """Remove a worktree: rename it first, so that a half-removed worktree is never taken for work."""

@@ -1,4 +1,6 @@
 """Git commands for the workspaces: with settings that an agent cannot change, with deadlines, and with complete output.
+No command waits for a person, who cannot be asked: git, its credential helpers and ssh are told so, a server that says
+nothing is given up, and so is a helper that waits all the same (``PROMPT_S``).
 Hooks are not run, since an agent may have put them into the repository. Filters and merge drivers of the repository's
 settings are run, since the user's own ones are needed."""
 
@@ -13,8 +15,8 @@ from typing import Final
 import anyio
 import msgspec
 
-from supervisor.ports import Launch, Process, ProcessHost, SpawnError, WorkspaceHeld
-from supervisor.ports.helper_programs import CompletedCommand, run_command, run_reader
+from supervisor.ports import Changes, Launch, MergePlan, Process, ProcessHost, SpawnError, WorkspaceHeld
+from supervisor.ports.helper_programs import OUTPUT_MAX, CompletedCommand, run_command, run_reader
 from supervisor.workspaces.obstacles import obstacle_in
 
 GIT_S = 60.0
@@ -39,9 +41,33 @@ _IDENTITY: Final = {
     "GIT_AUTHOR_EMAIL": "supervisor@localhost",
     "GIT_COMMITTER_NAME": "supervisor",
     "GIT_COMMITTER_EMAIL": "supervisor@localhost",
-    "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
 }
+SILENCE_S: Final = 15
+"""Seconds for which a server of git may be silent: one that accepts a connection and says nothing, or stops in the
+middle."""
+PROMPT_S: Final = 10.0
+"""Seconds that a credential helper may take. A helper that asks nobody takes a second; one that waits for a person
+would wait for ever."""
+LOOK_S: Final = 2.0
+"""Seconds between two looks for such a helper."""
+NEVER_ASK: Final = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "",
+    "SSH_ASKPASS_REQUIRE": "never",
+    "GCM_INTERACTIVE": "never",
+    "GIT_HTTP_LOW_SPEED_LIMIT": "1",
+    "GIT_HTTP_LOW_SPEED_TIME": str(SILENCE_S),
+}
+"""Variables with which git, and what it starts, ask nobody, and give up a silent server."""
+_SSH_OPTIONS: Final = (
+    f"-o BatchMode=yes -o ConnectTimeout={SILENCE_S} -o ServerAliveInterval={SILENCE_S} -o ServerAliveCountMax=1"
+)
+_REMOTE: Final = ("git-remote-http", "git remote-http")
+"""Beginnings of the command line of git's program that talks HTTP. Its children are credential helpers."""
+_NO_REMOTE: Final = "Could not read from remote repository"
+_COMMAND_CHARS: Final = 160
+"""Number of characters of a command line in a message."""
 _QUIET: Final = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -49,9 +75,12 @@ _QUIET: Final = (
     "commit.gpgSign=false",
     "gc.auto=0",
 )
+_MAY_FETCH: Final = ("worktree", "reset", "checkout", "diff", "merge", "merge-tree", "submodule", "cat-file")
+"""Commands that fetch what a partial clone lacks."""
 SHOW_INNER: Final = "--ignore-submodules=none"
 """Option that makes git examine nested repositories, whatever the repository's settings, which an agent can change."""
 RAW: Final = ("--raw", "-z", "--no-renames", SHOW_INNER)
+_DIFF: Final = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", SHOW_INNER)
 SUBMODULE: Final = "160000"
 """Mode by which git marks a nested repository."""
 
@@ -72,6 +101,8 @@ class Git:
         """Args: host: starts the git processes. repository: a directory in the repository."""
         self._host = host
         self.repository = repository
+        self._ssh: str | None = None
+        """The user's ssh command with options that let it ask nobody; ``None`` while it is not known."""
 
     async def contains(self, one: str, other: str) -> bool:
         """Return whether *other* is *one*, or an ancestor of it; ``False`` if either is no commit.
@@ -134,6 +165,86 @@ class Git:
         """Return the nested repositories in *work* that *base* does not have, or has at another commit."""
         return repositories_listed((await self.must(self.repository, "diff", *RAW, base, work)).stdout)
 
+    async def diff_names(self, base: str, commit: str) -> bytes:
+        """Return the names of the files that differ between two commits, as git lists them, up to ``LISTED_MAX``
+        bytes."""
+        named = await self.run_bounded(self.repository, *_DIFF, "--name-only", "-z", base, commit)
+        if not named.ok:
+            raise WorkspaceError(f"git diff failed in {self.repository}: {error_of(named)}")
+        return named.stdout
+
+    async def merge_trees(self, head: str, work: str) -> tuple[str, tuple[str, ...] | None]:
+        """Return the tree of a merge of two commits, and the files in conflict; ``None`` if there is no conflict.
+
+        Raises:
+            WorkspaceError: git fails.
+        """
+        how = ("--write-tree", "--name-only", "--no-messages", "-z")
+        tried = await self.run(self.repository, "merge-tree", *how, head, work)
+        tree, *files = names_in_list(tried.stdout) or ("",)
+        if not tried.ok and not (tried.status == 1 and tree):
+            raise await failure_of(tried, self.repository, f"git merge-tree failed: {error_of(tried)}")
+        return tree, tuple(files) if not tried.ok else None
+
+    async def diff_commits(self, base: str, commit: str) -> Changes:
+        listed = await self.diff_names(base, commit)
+        patch = await self.run_bounded(self.repository, *_DIFF, base, commit, output_max=OUTPUT_MAX)
+        if not patch.ok:
+            raise WorkspaceError(f"git diff failed in {self.repository}: {error_of(patch)}")
+        shown = patch.stdout.decode(errors="replace") if len(patch.stdout) < OUTPUT_MAX else ""
+        return Changes(
+            base=base, commit=commit, files=names_in_list(listed), whole=len(listed) < LISTED_MAX, diff=shown
+        )
+
+    async def common_base(self, head: str, commit: str) -> str:
+        """Return the last common commit of a session's work and *head* of the target.
+
+        Raises:
+            WorkspaceError: there is no common commit, since the agent began a history of its own.
+        """
+        if base := await self.base(head, commit):
+            return base
+        words = f"the commit {commit[:12]} that it has come to has no history in common with the branch that it is for"
+        raise WorkspaceError(f"{words}; take what you need from there by hand (git cherry-pick)")
+
+    async def path_inside(self, directory: str) -> str:
+        """Return the path from the top of the repository to *directory*."""
+        found = await self.run(directory, "rev-parse", "--show-toplevel", "--show-prefix")
+        if not found.ok:
+            raise WorkspaceError(
+                f"{directory} is not in a git repository ({error_of(found)}); use workspace: directory"
+            )
+        top, _, inside = found.stdout.decode(errors="surrogateescape").partition("\n")
+        ours = text_of(await self.must(self.repository, "rev-parse", "--show-toplevel"))
+        if top != ours:
+            raise WorkspaceError(f"{directory} is in another repository than {ours}; use workspace: directory")
+        return inside.strip("\n")
+
+    async def plan_merge(self, branch: str, target: str, commit: str = "") -> MergePlan:
+        """Return the plan of the merge of *branch*, or of its *commit*, into *target*.
+
+        Raises:
+            WorkspaceError: git fails, or there is no common commit.
+        """
+        commit = commit or await self.commit_of(self.repository, f"refs/heads/{branch}")
+        head = await self.commit_of(self.repository, f"refs/heads/{target}")
+        base = await self.common_base(head, commit)
+        listed = await self.diff_names(base, commit)
+        behind = text_of(await self.must(self.repository, "rev-list", "--count", f"{base}..{head}"))
+        _, conflicts = await self.merge_trees(head, commit)
+        return MergePlan(
+            branch=branch,
+            commit=commit,
+            target=target,
+            target_commit=head,
+            base=base,
+            files=names_in_list(listed),
+            whole=len(listed) < LISTED_MAX,
+            behind=int(behind),
+            conflicts=conflicts or (),
+            is_merged=base == commit,
+        )
+
     async def must(self, where: str, *words: str, index: Path | None = None) -> CompletedCommand:
         """Run git, and return the result.
 
@@ -182,16 +293,35 @@ class Git:
         timeout_s: float | None = None,
         index: Path | None = None,
     ) -> CompletedCommand:
+        if self._ssh is None and words[0] in _MAY_FETCH:
+            self._ssh = await self._ssh_command()
         launch, timeout_s = self._launch(where, words, index), timeout_s or GIT_S
         ran = None
         if _only_reads(words):
             ran = await run_reader(launch, timeout_s=timeout_s, output_max=output_max)
         if ran is None:
-            ran = await run_command(self._host, launch, timeout_s=timeout_s, output_max=output_max)
+            ran = await run_command(
+                self._host, launch, timeout_s=timeout_s, output_max=output_max, watch=find_waiting_helper
+            )
         if ran.was_killed:
             why = ran.problem or f"signal {-(ran.status or 0)}"
             raise GitKilled(f"git {words[0]} was killed in {where}: {why}")
+        if ran.status is None and ran.problem:
+            return msgspec.structs.replace(
+                ran, problem=f"`{' '.join(('git', *words))[:_COMMAND_CHARS]}`: {ran.problem}"
+            )
         return ran
+
+    async def _ssh_command(self) -> str:
+        """Return the user's ssh command, with options that let it ask nobody. ``""`` if it is not ssh: its options are
+        not known."""
+        ssh = os.environ.get("GIT_SSH_COMMAND", "") or os.environ.get("GIT_SSH", "")
+        if not ssh:
+            found = await run_command(
+                self._host, self._launch(self.repository, ("config", "core.sshCommand"), None), timeout_s=GIT_S
+            )
+            ssh = text_of(found) or "ssh"
+        return f"{ssh} {_SSH_OPTIONS}" if os.path.basename(ssh.split()[0]) == "ssh" else ""
 
     async def run_over(
         self, where: str, words: Sequence[str], paths: Sequence[str], *, index: Path | None = None
@@ -227,11 +357,34 @@ class Git:
             raise WorkspaceError(f"{path} in {where} could not be compared with what git has of it: {why}") from error
 
     def _launch(self, where: str, words: Sequence[str], index: Path | None) -> Launch:
-        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
+        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/")} | _IDENTITY | NEVER_ASK
+        if self._ssh:
+            env["GIT_SSH_COMMAND"] = self._ssh
         if index is not None:
             env["GIT_INDEX_FILE"] = str(index)
         config = [part for setting in _QUIET for part in ("-c", setting)]
         return Launch(argv=("git", *config, *words), cwd=where, env=env)
+
+
+async def find_waiting_helper(process: Process) -> str:
+    """Wait until a credential helper below the git *process* has run for ``PROMPT_S`` seconds: it asks a person, who
+    is not there. Return that as the reason to end git."""
+    first = dict[tuple[int, int], float]()
+    while True:
+        await anyio.sleep(LOOK_S)
+        seen = {one.pid: one for one in await process.list_processes() or () if one.alive}
+        remotes = {one.pid for one in seen.values() if one.command.startswith(_REMOTE) or _is_remote(one.command)}
+        for one in seen.values():
+            if one.parent in remotes:
+                since = first.setdefault((one.pid, one.born), anyio.current_time())
+                if anyio.current_time() - since >= PROMPT_S:
+                    what = f"its credential helper ({one.command[:_COMMAND_CHARS]}) has not answered"
+                    return f"{what} for {PROMPT_S:g} s; nobody can be asked for a password here"
+
+
+def _is_remote(command: str) -> bool:
+    """Return whether *command* is git's program that talks HTTP, called by its path."""
+    return os.path.basename(command.split(" ")[0]).startswith(_REMOTE)
 
 
 async def _is_beginning(path: Path, process: Process) -> bool:
@@ -302,7 +455,12 @@ def error_of(ran: CompletedCommand) -> str:
     line."""
     lines = ran.output.strip().splitlines()
     errors = [at for at, line in enumerate(lines) if line.startswith(("error:", "fatal:"))]
-    if ran.problem or not errors:
-        return ran.problem or (lines[-1:] or [f"exit status {ran.status}"])[0]
-    files = [line.strip() for line in takewhile(lambda line: line.startswith("\t"), lines[errors[0] + 1 :])]
-    return f"{lines[errors[0]]} {', '.join(files)}".strip()
+    if ran.problem:
+        return f"{ran.problem}; its last words: {lines[-1].strip()}" if lines else ran.problem
+    if not errors:
+        return (lines[-1:] or [f"exit status {ran.status}"])[0]
+    at = errors[0]
+    if at and _NO_REMOTE in lines[at]:  # the line before, of ssh, says why
+        return f"{lines[at - 1].strip()}; {lines[at]}"
+    files = [line.strip() for line in takewhile(lambda line: line.startswith("\t"), lines[at + 1 :])]
+    return f"{lines[at]} {', '.join(files)}".strip()

@@ -24,7 +24,7 @@ FILES_MAX: Final = 20
 """Number of files that an obstacle lists."""
 
 _COMMAND_CHARS_MAX: Final = 80
-_LOCK: Final = re.compile(r"^(?:error|fatal): Unable to create '(.+\.lock)': File exists", re.MULTILINE)
+_LOCK: Final = re.compile(r"^(?:error|fatal): .*?Unable to create '(.+\.lock)': File exists", re.MULTILINE)
 _CONFIG_LOCK: Final = re.compile(r"^(?:error|fatal): could not lock config file (.+): File exists", re.MULTILINE)
 _DISK: Final = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 _DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

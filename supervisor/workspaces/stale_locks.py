@@ -1,4 +1,4 @@
-"""Stale lock files of git commands that the supervisor ran and that were killed.
+"""Stale lock files of git commands that were killed: those of the supervisor, and those of an agent that has ended.
 
 Git creates ``X.lock`` before it changes ``X``, and a git that dies from SIGKILL leaves the file: from then on nobody
 can change ``X``. A lock counts as left by the supervisor's own git if the recorded step could have made it (by its
@@ -35,6 +35,14 @@ def locks_of_worktree(git_dir: Path, *, index: bool) -> list[Path]:
     the index may be locked by the user."""
     locks = sorted(git_dir.glob("*.lock"))
     return [lock for lock in locks if index or lock.name in ("HEAD.lock", "ORIG_HEAD.lock")]
+
+
+def locks_of_agent(common: Path, git_dir: Path, name: str) -> list[Path]:
+    """Return the lock files that an agent may have left in *git_dir*, git's directory of its worktree *name*, and for
+    its branch. The references of that worktree alone (``refs/bisect``, ``refs/worktree``) are below *git_dir*."""
+    branches = (common / "refs" / "heads" / "supervisor").glob("*.lock")
+    of_branch = [lock for lock in branches if lock.name == f"{name}.lock"]
+    return [*sorted(git_dir.rglob("*.lock")), *of_branch]
 
 
 async def remove_stale_locks(locks: Iterable[Path], since_ns: int) -> list[Path]:

@@ -93,8 +93,8 @@ def _line_of(path: Path) -> str | None:
 
 
 def is_being_made(kept: Path) -> bool:
-    """Return whether git has not finished making the worktree (its lock says so); a lock with another reason is a
-    user's."""
+    """Return whether the worktree is still being made, by git or by its set-up (its lock says so); a lock with another
+    reason is a user's."""
     lock = kept / "locked"
     return lock.exists() and lock.read_text(errors="replace").strip() == "initializing"
 

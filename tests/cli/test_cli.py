@@ -981,11 +981,14 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, object]]
             yield from _fields(*inner)
 
 
+NAMES = ("plan-tasks.md", "plan-run.md", "plan-worktrees.md")
+
+
 def test_the_reference_has_every_key_of_a_plan_with_its_default() -> None:
-    """The two reference pages about plans have one row for each key of a plan, with the key's default, and no other
+    """The three reference pages about plans have one row for each key of a plan, with the key's default, and no other
     rows."""
     reference = Path(__file__).parents[2] / "docs" / "reference"
-    pages = [(reference / name).read_text(encoding="utf-8") for name in ("plan-tasks.md", "plan-run.md")]
+    pages = [(reference / name).read_text(encoding="utf-8") for name in NAMES]
     found = [row for page in pages for row in re.findall(r"^\| `([a-z_.*]+)` \| (.*?) \| ", page, re.MULTILINE)]
     rows = dict(found)
     assert len(rows) == len(found)

@@ -29,6 +29,7 @@ from supervisor.lifecycles.types import Ending, HeldBy, LifecycleEvent
 from supervisor.plans.task_control import CommandResult
 from supervisor.policies.abort_plan import (
     AbortPlan,
+    CallBeside,
     Crossing,
     EndingNode,
     NodeReceipt,
@@ -236,6 +237,7 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "ending": "the sessions in reach that are being ended already",
         "spared": "the sessions in reach that live on, each with the reason",
         "uncrossed": "the levels that the abort does not spread to, since a policy does not allow it",
+        "beside": "the other calls of the turn, which end if the agent does not end the call alone",
     },
     Receipt: {
         "abort_id": "the id of the abort in the records",
@@ -252,7 +254,9 @@ FIELDS: Final[Mapping[type[msgspec.Struct], Mapping[str, str]]] = {
         "cancelled_task": "the name of the task that the abort cancels",
         "spared": "the sessions in reach that live on",
         "outage": "why the end is not recorded yet; null if it is",
+        "beside": "the calls that have ended with the target, since its turn was interrupted",
     },
+    CallBeside: {"id": "the id of the call", "title": "what the agent calls it"},
     PlannedNode: {
         "id": _ID,
         "kind": _KIND,

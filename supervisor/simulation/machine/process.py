@@ -49,16 +49,20 @@ class SimulatedProcess:
     """Simulated program under its shim, as the supervisor uses it: implements ``supervisor.ports.Process``, which
     describes the methods."""
 
-    def __init__(self, kernel: Kernel, start: LaunchDraws, kill_s: float, on_exiting: OnExiting | None) -> None:
+    def __init__(
+        self, kernel: Kernel, start: LaunchDraws, terminate_s: float, kill_s: float, on_exiting: OnExiting | None
+    ) -> None:
         self.report: ProcessReport | None = None
         self.pid = 0
         """Pid of the main process; 0 while it is not started."""
         self._kernel = kernel
+        self._terminate_s = terminate_s
         self._start, self.name = start, start.name
         self._failed: Failed | None = None
         self._fate: Ended | None = None
         self._status: int | None = None
         self._order = "exit"
+        self._interrupted = False
         self._ordered_at_s: float | None = None
         self._settled, self._exited, self._ended = OneShotEvent(), OneShotEvent(), OneShotEvent()
         self._looks: deque[_Inspection] = deque()
@@ -70,6 +74,8 @@ class SimulatedProcess:
         self._stdin, self._stdout, self._stderr = Pipe(), Pipe(start.pieces("out")), Pipe(start.pieces("err"))
         self._unsent = b""
         self._open_input = True
+        if not start.launch.has_input:
+            self.close_input()
         pipes = (self._stdin, self._stdout, self._stderr)
         self.shim = SimulatedShim(kernel, start, pipes, start.random, start.lost_after_s)
         self._exit_wait = ExitWait(
@@ -122,6 +128,7 @@ class SimulatedProcess:
 
     def signal(self, number: int) -> None:
         if 0 < number < signal.NSIG:  # another number has no effect
+            self._interrupted = True
             self.shim.signal(number)
 
     def terminate(self) -> None:
@@ -198,6 +205,8 @@ class SimulatedProcess:
                 self._status = number
                 self._exited.set()
                 self._end_looks()
+                if self._interrupted:
+                    self._kernel.start_soon(self._kill_remaining)
             case ProcessesListed(processes=processes):
                 if self._looks:
                     self._looks.popleft().end(processes)
@@ -259,14 +268,20 @@ class SimulatedProcess:
     def _is_unknown(self) -> bool:
         return self.report is not None and self.report.survivors < 0
 
-    async def leave(self, terminate_s: float) -> None:
+    async def _kill_remaining(self) -> None:
+        """Kill what is left below a main process that has exited after an interrupt, if it does not end in time."""
+        await within(self._terminate_s, self._ended.wait)
+        if self.report is None:
+            self.kill()
+
+    async def leave(self) -> None:
         """End the process tree: terminate, wait, kill, wait, and wait for processes that the kernel is ending. Orders
         that were given before are not repeated."""
         self.close_input()
         if self.report is None and self.pid and self._order != "kill":
             if self._order == "exit":
                 self.terminate()
-            await within(terminate_s, self._ended.wait)
+            await within(self._terminate_s, self._ended.wait)
         if self.report is None:
             self.kill()
             await self._exit_wait.run()

@@ -86,7 +86,7 @@ class SimulatedProcesses:
         """Start the program of *launch* under a shim, as the port describes. Leaving the context takes at most
         ``terminate_s + kill_s + KILL_EXTRA_S`` seconds, without processes that the kernel is ending."""
         check_launch(launch)
-        process = self._begin(launch, kill_s, on_exiting)
+        process = self._begin(launch, terminate_s, kill_s, on_exiting)
         try:
             await process.launched()
             yield process
@@ -94,7 +94,7 @@ class SimulatedProcesses:
             try:
                 if process.report is None:  # else there is nothing to wait for
                     with anyio.CancelScope(shield=True):
-                        await process.leave(terminate_s)
+                        await process.leave()
             finally:
                 if process.report is None:  # the context is left before the shim is done
                     self._observe(ProcessEvent(self.kernel.now(), "abandoned", process.pid, process.name, ""))
@@ -109,13 +109,15 @@ class SimulatedProcesses:
             process.shim.supervisor_died()
 
     # ------------------------------------------------------------------------------------------ for its processes
-    def _begin(self, launch: Launch, kill_s: float, on_exiting: OnExiting | None) -> SimulatedProcess:
+    def _begin(
+        self, launch: Launch, terminate_s: float, kill_s: float, on_exiting: OnExiting | None
+    ) -> SimulatedProcess:
         """Start a shim for *launch*, and return the process under the shim."""
         name = launch.env.get(NAME_VARIABLE) or f"{launch.cwd}$ {' '.join(launch.argv)[:NAME_MAX]}"
         self._launches[name] = number = self._launches.get(name, 0) + 1
         start = LaunchDraws(launch, f"{name}#{number}", self._program_for, self._faults, self._random, self._pieces)
         start.need_descriptors()
-        process = SimulatedProcess(self.kernel, start, kill_s, on_exiting)
+        process = SimulatedProcess(self.kernel, start, terminate_s, kill_s, on_exiting)
         self._running[process] = None
         self._group.start_soon(self._run, process)
         return process

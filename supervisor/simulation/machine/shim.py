@@ -2,10 +2,11 @@
 
 Theory of operation: the shim starts the program, adopts its orphans, and carries out orders as long as the main process
 lives. When the main process has ended, or the supervisor has died, the shim kills its remaining children, and the
-orphans that it adopts meanwhile, until no child is left; then the shim reports the end. Deaths are handled before
-orders, so an order that comes too late finds the process gone. Each round of the shim takes a drawn moment, as on a
-busy machine. When a shim is lost (killed), the main process dies with the shim, as on a real kernel; the fork server
-adopts and kills the other processes.
+orphans that it adopts meanwhile, until no child is left; then the shim reports the end. If the main process was asked
+to end, the others have the time until the shim is ordered to kill them, unless they ignore the signal. Deaths are
+handled before orders, so an order that comes too late finds the process gone. Each round of the shim takes a drawn
+moment, as on a busy machine. When a shim is lost (killed), the main process dies with the shim, as on a real kernel;
+the fork server adopts and kills the other processes.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class SimulatedShim:
         self._status: int | None = None
         self._over = False
         self._terminating = False
+        self._asked = 0
+        """Signal by which the program, or its tree, was asked to end last; 0 before."""
         self._sweeping = False
         self._cut_short = False
         self._killed = 0
@@ -135,9 +138,9 @@ class SimulatedShim:
             self._wakeup.clear()
             self._reap(report)
             while self._orders:
-                order = self._orders.popleft()
-                if self._status is None:  # else its pid may be somebody else's by now
-                    order()
+                self._orders.popleft()()
+            if self._status is not None and not any(map(self._may_obey, self._kernel.below(self))):
+                self._over = True
         outlived = await self._kill_tree(report)
         now_s = self._kernel.now()
         took_s = now_s - (now_s if self._since_s is None else self._since_s)
@@ -167,11 +170,25 @@ class SimulatedShim:
             report(Spawned(self._pid))
 
     def _signal(self, number: int) -> None:
-        main = self.children.get(self._pid)
-        if main is not None:
-            main.deliver(number)
+        if self._status is None:
+            self._asked = number
+            for process in self._kernel.below(self):
+                if process.session == self._pid:
+                    process.deliver(number)
+
+    def _terminate_deaf(self) -> None:
+        """Terminate the processes that do not get the signal by which the main process was asked to end."""
+        if self._asked not in (0, signal.SIGTERM):
+            for process in self._kernel.below(self):
+                if process.session != self._pid:
+                    process.deliver(signal.SIGTERM)
+
+    def _may_obey(self, process: OsProcess) -> bool:
+        is_asked_so = self._asked != signal.SIGTERM and process.session == self._pid
+        return process.status is None and (is_asked_so or not process.ignores_term)
 
     def _terminate(self) -> None:
+        self._asked = int(signal.SIGTERM)
         main = self.children.get(self._pid)
         self._terminating = self._terminating or (main is not None and main.runs)
         self._since()
@@ -201,8 +218,10 @@ class SimulatedShim:
                 continue
             self._kernel.reap(child)
             if child.pid == self._pid:
-                self._status, self._over = child.status, True
+                self._status = child.status
+                self._over = self._over or not self._asked
                 report(Exited(child.status))
+                self._terminate_deaf()
             elif self._sweeping and child.status == -signal.SIGKILL:
                 self._killed += 1
 

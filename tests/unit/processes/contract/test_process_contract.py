@@ -357,12 +357,25 @@ async def test_an_order_that_comes_too_late(port: Port) -> None:
 
 @contract
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGKILL])
-async def test_a_signal_is_for_the_main_process(port: Port, number: int) -> None:
-    """A signal ends the main process only, and ``ended_by`` is ``exit``, as for a signal that another program sends."""
-    async with spawn(port, CHILD, UP, Hang()) as process:
+async def test_a_signal_is_for_the_process_group(port: Port, number: int) -> None:
+    """A signal ends the main process and the members of its process group, as Ctrl-C does in a terminal, and
+    ``ended_by`` is ``exit``, as for a signal that another program sends."""
+    async with spawn(port, CHILD, UP, Hang(), terminate_s=LONG_S) as process:
         await up(process)
         process.signal(number)
-        assert fate(await process.wait_ended()) == (-number, "exit", 1, 0)
+        report = await process.wait_ended()
+        assert fate(report) in [(-number, "exit", 0, 0), (-number, "exit", int(number == signal.SIGKILL), 0)]
+
+
+@contract
+async def test_after_an_interrupt_the_others_are_terminated(port: Port) -> None:
+    """A main process ends by SIGINT. A daemon does not get that signal: it ends by SIGTERM; a daemon that ignores
+    SIGTERM is killed at once, since waiting does not help."""
+    daemon = Fork((Ready(), Hang()), new_session=True)
+    async with spawn(port, *DAEMON, daemon, UP, Hang(), terminate_s=LONG_S) as process:
+        await up(process)
+        process.signal(signal.SIGINT)
+        assert fate(await process.wait_ended()) == (-2, "exit", 1, 0)
 
 
 @contract
