@@ -34,7 +34,7 @@ NAMED_MAX: Final = 20
 
 _READERS: Final = frozenset({"for-each-ref", "merge-base", "rev-list", "rev-parse", "symbolic-ref", "version"})
 """Commands that read objects and references only, and start no filter, hook or helper program, whatever the settings
-are; so does ``worktree list``. ``symbolic-ref`` is used for reading only."""
+are; so do ``worktree list`` and a question for a setting. ``symbolic-ref`` is used for reading only."""
 
 _IDENTITY: Final = {
     "GIT_AUTHOR_NAME": "supervisor",
@@ -406,7 +406,8 @@ async def _is_beginning(path: Path, process: Process) -> bool:
 
 
 def _only_reads(words: Sequence[str]) -> bool:
-    return words[0] in _READERS or tuple(words[:2]) == ("worktree", "list")
+    reads_setting = words[0] == "config" and (len(words) == 2 or "--get" in words)
+    return words[0] in _READERS or reads_setting or tuple(words[:2]) == ("worktree", "list")
 
 
 def _in_batches(paths: Sequence[str]) -> Iterator[list[str]]:
