@@ -1,0 +1,99 @@
+"""A program that embeds a supervisor: the number of tries, what has ended, and arguments as the plan writes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor import AgentConfig, AgentTurn, Settings, open_supervisor
+
+pytestmark = pytest.mark.anyio
+
+SOON = Settings.model_validate({"limits": {"backoff_base_ms": 1, "backoff_cap_ms": 1}})
+"""Settings with which a session tries again at once."""
+
+
+class Failing:
+    """Agent that fails the first *failures* times, and counts its prompts."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.prompts = failures, list[str]()
+
+    async def __call__(self, turn: AgentTurn) -> str:
+        self.prompts.append(turn.prompt)
+        if len(self.prompts) <= self.failures:
+            raise OSError("no route to the model")
+        return "done"
+
+
+# --------------------------------------------------------------------------------------------------- how many tries
+async def test_a_prompt_without_retries_is_run_once() -> None:
+    """`run(..., retries=0)` gives the agent one turn; its failure is the result, and the session takes the next
+    prompt."""
+    agent = Failing(1)
+    async with open_supervisor(settings=SOON) as sup:
+        session = await sup.start_session("s", agent=agent)
+        failed = await session.run("sum up the log", retries=0)
+        assert (failed.outcome, len(agent.prompts)) == ("failed", 1)
+        assert "no route to the model" in failed.error
+        assert (await session.run("once more")).outcome == "completed"
+
+
+async def test_a_prompt_is_tried_as_often_as_it_says() -> None:
+    """With `retries=2` a prompt has three turns, whatever prompts before it have used."""
+    agent = Failing(5)
+    async with open_supervisor(settings=SOON) as sup:
+        session = await sup.start_session("s", agent=agent)
+        assert not (await session.run("first", retries=1)).ok
+        assert len(agent.prompts) == 2
+        assert not (await session.run("second", retries=2)).ok
+        assert len(agent.prompts) == 5
+        assert (await session.run("third", retries=0)).ok
+
+
+async def test_an_agent_that_cannot_start_is_started_as_often_as_the_prompt_says(tmp_path: Path) -> None:
+    """A start that fails counts as a try: without retries, a program that ends at once is started once."""
+    starts = tmp_path / "starts"
+    program = ("sh", "-c", f"echo x >> {starts}; exit 3")
+    agents = {"broken": AgentConfig(adapter="acp", command=program)}
+    async with open_supervisor(settings=SOON, agents=agents) as sup:
+        session = await sup.start_session("s", agent="broken")
+        assert not (await session.run("hello", retries=0)).ok
+        assert not (await session.run("hello", retries=1)).ok
+    assert starts.read_text().count("x") == 3
+
+
+async def test_a_prompt_has_its_own_time_out() -> None:
+    """`timeout_s` ends a turn that takes longer, and no other prompt of the session."""
+
+    async def slow(turn: AgentTurn) -> str:
+        if turn.prompt == "think":
+            await anyio.sleep_forever()
+        return "done"
+
+    async with open_supervisor() as sup:
+        session = await sup.start_session("s", agent=slow)
+        result = await session.run("think", retries=0, timeout_s=0.05)
+        assert (result.outcome, (await session.run("answer")).outcome) == ("failed", "completed")
+        assert "0.05 s" in result.error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"retries": -1}, "retries: -1 is out of range; give 0 or more"),
+        ({"timeout_s": 0}, "timeout_s: 0 is out of range; give seconds, more than 0"),
+        ({"timeout_s": float("nan")}, "timeout_s: nan is out of range; give seconds, more than 0"),
+        ({"retries": 1.5}, "retries: 1.5 is of type float; give an int"),
+    ],
+)
+async def test_a_number_of_tries_that_cannot_be_is_refused(arguments: dict[str, float], words: str) -> None:
+    """A wrong number is an error of the call that names field, value and fix; no turn begins."""
+    agent = Failing(0)
+    async with open_supervisor() as sup:
+        session = await sup.start_session("s", agent=agent)
+        with pytest.raises((TypeError, ValueError)) as caught:
+            await session.run("hello", **arguments)
+        assert (str(caught.value), agent.prompts) == (words, [])
