@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         HeldBy,
         InvalidArgument,
         LifecycleEvent,
+        NoSuchEntity,
         RecordId,
         StageBudgets,
         TransitionReason,
@@ -92,7 +93,7 @@ if TYPE_CHECKING:
     from supervisor.plans.task_control import CommandResult
     from supervisor.plugins.loading import UnknownPlugin
     from supervisor.plugins.reading import load_plan
-    from supervisor.policies.abort_plan import AbortPlan, AbortRecord, NoSiblings, Receipt, UnknownTarget
+    from supervisor.policies.abort_plan import AbortPlan, AbortRecord, NoSiblings, Receipt
     from supervisor.policies.access import AccessLevel
     from supervisor.policies.budgets import Amounts, Budget, BudgetScope
     from supervisor.policies.call_processes import LiveProcess
@@ -112,7 +113,7 @@ if TYPE_CHECKING:
     )
     from supervisor.ports.agent_profile import AgentFunction
     from supervisor.ports.outages import Outage, Shortage
-    from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
+    from supervisor.runtime.entity import Degraded, Refused
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.approval_queue import OnPermission
     from supervisor.sessions.inprocess import AgentTurn, ToolAborted
@@ -229,7 +230,6 @@ __all__ = [
     "TurnResult",
     "UnidentifiedProcess",
     "UnknownPlugin",
-    "UnknownTarget",
     "UnknownValue",
     "WorkerConfig",
     "WorkspaceError",
@@ -259,7 +259,7 @@ _NAMES = {
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
         "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint HeldBy InvalidArgument LifecycleEvent "
-        "RecordId StageBudgets TransitionReason UnknownValue"
+        "NoSuchEntity RecordId StageBudgets TransitionReason UnknownValue"
     ),
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
@@ -272,7 +272,7 @@ _NAMES = {
     "supervisor.plans.task_control": "CommandResult",
     "supervisor.plugins.loading": "UnknownPlugin",
     "supervisor.plugins.reading": "load_plan",
-    "supervisor.policies.abort_plan": "AbortPlan AbortRecord NoSiblings Receipt UnknownTarget",
+    "supervisor.policies.abort_plan": "AbortPlan AbortRecord NoSiblings Receipt",
     "supervisor.policies.access": "AccessLevel",
     "supervisor.policies.budgets": "Amounts Budget BudgetScope",
     "supervisor.policies.call_processes": "LiveProcess",
@@ -284,7 +284,7 @@ _NAMES = {
     ),
     "supervisor.ports.agent_profile": "AgentFunction",
     "supervisor.ports.outages": "Outage Shortage",
-    "supervisor.runtime.entity": "Degraded NoSuchEntity Refused",
+    "supervisor.runtime.entity": "Degraded Refused",
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
     "supervisor.sessions.inspection": "LiveProcesses",

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import USUAL_TIME, AbortScope, CancelMode, DeliveryPoint, RecordId, TimeLimit
+from supervisor.lifecycles.types import (
+    USUAL_TIME,
+    AbortScope,
+    CancelMode,
+    DeliveryPoint,
+    NoSuchEntity,
+    RecordId,
+    TimeLimit,
+)
+from supervisor.plans import BudgetConfig
 from supervisor.policies.abort_plan import Receipt
 from supervisor.policies.argument_checks import check_range, check_type
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.ports import Outcome
 from supervisor.ports.agent_profile import AgentFunction
-from supervisor.runtime.entity import NoSuchEntity
 from supervisor.runtime.journal_writer import HOST
 
 
@@ -146,7 +155,7 @@ class Session:
         *,
         agent: str | AgentFunction | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
-        budget: Budget | None = None,
+        budget: Budget | BudgetConfig | Mapping[str, Any] | None = None,
     ) -> Session:
         """Start a child session. The child ends before this session does, unless the child's cancel mode says
         otherwise. The child's *budget* is a part of this session's budget.

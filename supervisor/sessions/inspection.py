@@ -13,9 +13,9 @@ import msgspec
 
 from actors import Inspection, NoSuchActor
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import Kind, NoSuchEntity
 from supervisor.policies.call_processes import LiveProcess
-from supervisor.runtime.entity import EntityActor, NoSuchEntity
+from supervisor.runtime.entity import EntityActor
 from supervisor.sessions.registry import SessionRegistry
 
 LIST_S: Final = 5.0

@@ -38,12 +38,12 @@ from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.task import Claimed, Started, Task
 from supervisor.lifecycles.task_cascade import AttemptBegun, Circumstances
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun
-from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Exit, Verdict
+from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Exit, NoSuchEntity, Verdict
 from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
 from supervisor.ports import Outcome
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
+from supervisor.runtime.entity import Degraded, Refused
 from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.restore import WHY

@@ -15,10 +15,10 @@ from actors.machine import Event
 from supervisor.lifecycles import worker, workstream
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.lifecycles.task_cascade import TABLE_OF, Abandoned, TaskStates, step
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import Kind, NoSuchEntity
 from supervisor.ports import EntityRow
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.sessions.restore import CAUSE, WHY
 

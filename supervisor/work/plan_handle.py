@@ -36,6 +36,7 @@ from supervisor.diagnostics.causal_trace import Explanation
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.host.api import Supervisor
 from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.types import NoSuchEntity
 from supervisor.plans.earlier_runs import SubmittedRun
 from supervisor.plans.plan import Plan
 from supervisor.plans.recorded import recalled_plan, request_digest
@@ -47,7 +48,7 @@ from supervisor.policies.usage import UsageTotals
 from supervisor.ports import JournalError
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.sessions.journal_state import records_of
 from supervisor.work.plan_runner import PlanRunner, Submission
 from supervisor.work.reporting import read_plan, read_result

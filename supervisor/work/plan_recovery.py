@@ -31,12 +31,12 @@ from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_cascade import Circumstances, Lost, SessionGaveUp
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import AbortReason, Kind
+from supervisor.lifecycles.types import AbortReason, Kind, NoSuchEntity
 from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError, Outcome
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.restore import WHY

@@ -23,7 +23,7 @@ from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.entity_types import WORKER_KIND
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import Kind, NoSuchEntity
 from supervisor.lifecycles.worker import (
     EVERY,
     HealthCheckRecovered,
@@ -40,7 +40,7 @@ from supervisor.lifecycles.worker import (
 )
 from supervisor.plans.agents import WorkerConfig
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.restore import WHY
 

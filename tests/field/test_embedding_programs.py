@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
-from supervisor import AgentConfig, AgentTurn, Settings, open_supervisor
+from supervisor import AbortPolicy, AgentConfig, AgentTurn, NoSuchEntity, PolicyConfig, Settings, open_supervisor
 
 pytestmark = pytest.mark.anyio
 
@@ -97,3 +100,60 @@ async def test_a_number_of_tries_that_cannot_be_is_refused(arguments: dict[str, 
         with pytest.raises((TypeError, ValueError)) as caught:
             await session.run("hello", **arguments)
         assert (str(caught.value), agent.prompts) == (words, [])
+
+
+# ------------------------------------------------------------------------------------------------- errors of arguments
+async def test_an_id_that_never_was_is_one_error_everywhere() -> None:
+    """Whatever a program asks of an id that nothing has, it is `NoSuchEntity` with the same words."""
+    async with open_supervisor() as sup:
+        nobody = sup.session("nobody")
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: nobody.run("hello"),
+            lambda: nobody.send("hello"),
+            nobody.abort,
+            lambda: nobody.start_child("kid"),
+            lambda: sup.abort("nobody", "tool"),
+            lambda: sup.processes("nobody"),
+            lambda: sup.start_mcp_server("nobody", "files", ["true"]),
+        ]
+        for call in calls:
+            with pytest.raises(NoSuchEntity, match=r"^nothing alive has the id 'nobody'$"):
+                await call()
+        with pytest.raises(NoSuchEntity):
+            sup.plan_abort("nobody", "session")
+        with pytest.raises(NoSuchEntity):
+            sup.inspect("nobody")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [AbortPolicy(tool_to_sibling=True), PolicyConfig(tool_to_sibling=True), {"tool_to_sibling": True}],
+    ids=["value", "model", "mapping"],
+)
+async def test_a_policy_is_written_in_any_form(policy: Any) -> None:
+    """A session takes an abort policy as the settings do: as a value, as a model, as a mapping."""
+    assert Settings(policy=policy).abort_policy == AbortPolicy(tool_to_sibling=True)
+    async with open_supervisor() as sup:
+        calls = await sup.start_session("s", agent=Failing(0), policy=policy, budget={"turns": 3})
+        assert calls.budget.turns == 3
+        assert sup.core.registry.session("s").policy == AbortPolicy(tool_to_sibling=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"policy": {"tool_to_siblings": True}}, "policy: Object contains unknown field `tool_to_siblings`"),
+        ({"policy": AbortPolicy(tool_to_sibling="yes")}, "policy.tool_to_sibling: Expected `bool`, got `str`"),  # type: ignore[arg-type]
+        ({"policy": AbortPolicy(ladder=7)}, "policy.ladder: Expected `object`, got `int`"),  # type: ignore[arg-type]
+        ({"policy": {"ladder": {"kill_s": -1}}}, "policy.ladder: StageBudgets: kill_s"),
+        ({"policy": "strict"}, "policy: 'strict' is of type str; give an AbortPolicy or a mapping of its fields"),
+        ({"budget": {"tokens": "many"}}, "budget.tokens: Expected `int | null`, got `str`"),
+        ({"budget": {"turns": -1}}, "budget: budget: turns: -1 is no limit"),
+    ],
+)
+async def test_a_wrong_policy_or_budget_is_refused_at_once(arguments: dict[str, Any], words: str) -> None:
+    """A wrong field is found when the session is started; it broke the supervisor at the next abort."""
+    async with open_supervisor() as sup:
+        with pytest.raises((TypeError, ValueError), match=re.escape(words)):
+            await sup.start_session("s", agent=Failing(0), **arguments)
+        assert sup.sessions() == []
