@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from supervisor.control.http.app import create_app
     from supervisor.control.http.options import BadHttpOptions, HttpOptions
     from supervisor.diagnostics.causal_trace import Explanation
+    from supervisor.diagnostics.outcomes import EndedSession
     from supervisor.diagnostics.tree_view import Node
     from supervisor.diagnostics.visual_state import Inspected
     from supervisor.embedding.journals import open_reader
@@ -158,6 +159,7 @@ __all__ = [
     "ControlError",
     "Degraded",
     "DeliveryPoint",
+    "EndedSession",
     "EntityRow",
     "ErrorReport",
     "Explanation",
@@ -250,6 +252,7 @@ _NAMES = {
     "supervisor.control.http.app": "create_app",
     "supervisor.control.http.options": "BadHttpOptions HttpOptions",
     "supervisor.diagnostics.causal_trace": "Explanation",
+    "supervisor.diagnostics.outcomes": "EndedSession",
     "supervisor.diagnostics.tree_view": "Node",
     "supervisor.diagnostics.visual_state": "Inspected",
     "supervisor.embedding.journals": "open_reader",

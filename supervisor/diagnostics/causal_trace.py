@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -85,7 +86,7 @@ class RecordList:
         return iter(sorted((one for name in names for one in self._named.get(name, ())), key=_seq))
 
 
-class WithArchives:
+class _WithArchives:
     """Records of a journal and of its archives (:class:`Records`)."""
 
     def __init__(self, reader: Reader) -> None:
@@ -150,6 +151,20 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
             one for step in self.steps for one in (step.record, *(annotation.record for annotation in step.branches))
         ]
         return tuple(sorted(found, key=_seq))
+
+
+def explain(reader: Reader, entity_id: str) -> Explanation | None:
+    """Return the explanation of the last change of *entity_id*, which may be a tool call; ``None`` if no record is
+    about it. Archives are read only if the journal itself lacks a record."""
+    everywhere = _WithArchives(reader)
+    found: Explanation | None = None
+    records: Records
+    for records in (reader, everywhere):
+        with suppress(LookupError):
+            found = why(records, entity_id)
+        if (found is not None and found.missing is None) or not reader.archived_records():
+            break
+    return found
 
 
 def why(records: Records, entity_id: str) -> Explanation:

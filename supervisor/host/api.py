@@ -12,26 +12,30 @@ from typing import Any
 
 import anyio
 
+from supervisor.diagnostics.causal_trace import Explanation, explain
+from supervisor.diagnostics.outcomes import EndedSession, ended_sessions
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.factories import clean_env
 from supervisor.host.handle import Session
 from supervisor.host.journal_services import compact
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent, NoSuchEntity, RecordId
 from supervisor.plans import BudgetConfig, PolicyConfig, Settings
 from supervisor.plans.fields import convert_value
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.access import AccessLevel
 from supervisor.policies.argument_checks import check_items, check_text, check_type, check_types
-from supervisor.policies.budgets import Budget, BudgetScope
+from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.liveness import SilentAgent, StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
+from supervisor.policies.usage import UsageTotals
 from supervisor.ports import Compacted, JournalError, Launch, McpServer, Reader, Retention, UnidentifiedProcess
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.inspection import LiveProcesses, inspect, list_processes
+from supervisor.sessions.journal_state import records_of
 from supervisor.sessions.mcp_stdio import START_S, McpError, McpResource
 from supervisor.sessions.monitor_registry import hosts_scope
 from supervisor.sessions.shutdown import ServiceFailed
@@ -316,6 +320,48 @@ class Supervisor:
         """
         check_types(str, session_id=session_id)
         return await list_processes(self.core.registry, session_id)
+
+    async def ended_sessions(self, *, archived: bool = False) -> list[EndedSession]:
+        """Return the sessions of the journal that have ended, those of earlier supervisors included, in the order in
+        which they ended; with *archived*, the sessions in archives, too.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        check_type("archived", archived, bool)
+
+        def read() -> list[EndedSession]:
+            with self.reader() as reader:
+                return ended_sessions(reader.entities(archived=archived))
+
+        return await anyio.to_thread.run_sync(read)
+
+    async def why(self, entity_id: str) -> Explanation:
+        """Return the causes of the last change of a session, turn, agent, tool call, task (``r1#fix``) or run, as
+        ``supervisor why`` does, also long after its end.
+
+        Raises:
+            NoSuchEntity: no record is about *entity_id*.
+            JournalError: the journal cannot be read.
+        """
+        check_type("entity_id", entity_id, str)
+
+        def read() -> Explanation | None:
+            with self.reader() as reader:
+                return explain(reader, entity_id)
+
+        if (explanation := await anyio.to_thread.run_sync(read)) is None:
+            raise NoSuchEntity(entity_id)
+        return explanation
+
+    async def usage(self) -> Mapping[str, Amounts]:
+        """Return the amounts used (tokens, money, turns) by the id of each session, turn, task and run, whether or not
+        it has ended; an amount includes everything below the entity.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        return UsageTotals(await records_of(self.core.journal)).sums()
 
     def stalls(self) -> list[SilentAgent]:
         """Return the agents at work that make no progress, those that have been silent for longest first: the snapshots

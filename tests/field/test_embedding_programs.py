@@ -1,4 +1,4 @@
-"""A program that embeds a supervisor: the number of tries, what has ended, and arguments as the plan writes them."""
+"""Programs that embed a supervisor: the number of tries, what has ended, and arguments as the plan writes them."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_number_of_tries_that_cannot_be_is_refused(arguments: dict[str, 
 
 # ------------------------------------------------------------------------------------------------- errors of arguments
 async def test_an_id_that_never_was_is_one_error_everywhere() -> None:
-    """Whatever a program asks of an id that nothing has, it is `NoSuchEntity` with the same words."""
+    """Every call with the id of nothing alive raises `NoSuchEntity` with the same words."""
     async with open_supervisor() as sup:
         nobody = sup.session("nobody")
         calls: list[Callable[[], Awaitable[object]]] = [
@@ -157,3 +157,31 @@ async def test_a_wrong_policy_or_budget_is_refused_at_once(arguments: dict[str, 
         with pytest.raises((TypeError, ValueError), match=re.escape(words)):
             await sup.start_session("s", agent=Failing(0), **arguments)
         assert sup.sessions() == []
+
+
+# -------------------------------------------------------------------------------------------------- after the end
+async def test_ended_sessions_are_known_by_the_api(tmp_path: Path) -> None:
+    """A program lists what has ended, also under an earlier supervisor, says why, and what was used."""
+
+    async def spender(turn: AgentTurn) -> str:
+        turn.used(input_tokens=70, output_tokens=7)
+        return "done"
+
+    async with open_supervisor(tmp_path / "state") as sup:
+        worker = await sup.start_session("worker", agent=spender)
+        await worker.run("count")
+        await worker.close("counted")
+    async with open_supervisor(tmp_path / "state") as sup:
+        other = await sup.start_session("other", agent=spender)
+        assert [(one.id, one.outcome) for one in await sup.ended_sessions()] == [("worker", "completed")]
+        await other.run("count")
+        await other.abort(reason="it counts wrong")
+        [first, second] = await sup.ended_sessions()
+        assert (second.id, second.outcome, second.reason) == ("other", "aborted", "it counts wrong")
+        assert first.started_at <= first.ended_at <= second.started_at
+        assert "counted" in (await sup.why("worker")).sentence
+        assert (await sup.why("other:t1")).entity_id == "other:t1"
+        usage = await sup.usage()
+        assert (usage["worker"].tokens, usage["other"].tokens, usage["other:t1"].input_tokens) == (77, 77, 70)
+        with pytest.raises(NoSuchEntity):
+            await sup.why("never")
