@@ -105,8 +105,8 @@ _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"
 _SAVED: Final = "refs/supervisor/checkpoints"
 """Prefix of the references that hold checkpoints. Such a reference is no branch, so that it is not checked out by
 mistake."""
-NOTHING: Final = "0" * 40
-"""Commit id that git uses for a branch that does not exist."""
+NOTHING: Final = ""
+"""Old value of a branch that must not exist. Git takes zeros, too; their number depends on the repository's hash."""
 
 
 def _repeated(

@@ -15,6 +15,7 @@ import msgspec
 
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError, WorkspaceHeld
 from supervisor.ports.helper_programs import CompletedCommand, run_command
+from supervisor.workspaces.git_environment import git_environment
 from supervisor.workspaces.obstacles import obstacle_in
 
 GIT_S = 60.0
@@ -35,8 +36,6 @@ _IDENTITY: Final = {
     "GIT_AUTHOR_EMAIL": "supervisor@localhost",
     "GIT_COMMITTER_NAME": "supervisor",
     "GIT_COMMITTER_EMAIL": "supervisor@localhost",
-    "GIT_TERMINAL_PROMPT": "0",
-    "LC_ALL": "C",
 }
 _QUIET: Final = (
     "core.hooksPath=/dev/null",
@@ -219,7 +218,7 @@ class Git:
             raise WorkspaceError(f"{path} in {where} could not be compared with what git has of it: {why}") from error
 
     def _launch(self, where: str, words: Sequence[str], index: Path | None) -> Launch:
-        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/"), **_IDENTITY}
+        env = {**git_environment(), **_IDENTITY}
         if index is not None:
             env["GIT_INDEX_FILE"] = str(index)
         config = [part for setting in _QUIET for part in ("-c", setting)]
