@@ -16,6 +16,7 @@ from supervisor.cli.options import PATH, check_workdir, examples, say, state_dir
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.plan_show import show_command
 from supervisor.cli.rendering import columns
+from supervisor.cli.terminal import table_width
 from supervisor.cli.time_outs import time_outs, time_outs_json, time_outs_text
 from supervisor.control.error_messages import DONE, BadInput
 from supervisor.embedding.journals import open_reader
@@ -107,8 +108,8 @@ def _worst_cases_text(plan: Plan, history: TaskHistory) -> str:
     together = f"Together, the tasks answer failures with at most {_counted(retries_max(plan), 'launch', 'es')}"
     return "\n".join(
         [
-            "If the agent of a task fails for ever, the task has failed after (without the agent's own time):",
-            columns(("TASK", "ITS AGENT", "TRIES", "AT MOST"), rows),
+            "If its agent fails for ever, a task has failed after (agent's time not counted):",
+            columns(("TASK", "ITS AGENT", "TRIES", "AT MOST"), rows, table_width()),
             *([f"{together} (retry_budget)."] if tasks > 1 else []),
         ]
     )

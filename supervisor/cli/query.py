@@ -27,6 +27,7 @@ from supervisor.cli.rendering import (
     tree_json,
     tree_text,
 )
+from supervisor.cli.terminal import table_width
 from supervisor.control.error_messages import BadInput
 from supervisor.control.ping import problems_of
 from supervisor.diagnostics.state_times import read_state_times
@@ -75,7 +76,7 @@ def ps_command(all_of_it: bool, processes: bool, stalls: bool, watch: bool, stat
     if watch:
         _watch(state, all_of_it=all_of_it)
     rows, seen, running = seen_entities(state_dir, all_of_it=all_of_it)
-    say(json_text(seen) if as_json else ps_text(seen))
+    say(json_text(seen) if as_json else ps_text(seen, table_width()))
     _warn_of_troubles(state, rows, running)
 
 
@@ -91,7 +92,7 @@ def _watch(state: StateDir, *, all_of_it: bool) -> None:
             is_drawn = True
             say(_fitting(ps_text(sorted(seen, key=lambda one: one.ended))))
         elif shown != (shown := [(one.id, one.state, one.note) for one in seen]):
-            say(f"{ps_text(seen)}\n")
+            say(f"{ps_text(seen, table_width())}\n")
         sys.stdout.flush()
         time.sleep(WATCH_S)
     if is_drawn:  # otherwise the screen is the user's
@@ -215,7 +216,7 @@ def dead_letters_command(state_dir: Path, as_json: bool) -> None:
     if as_json:
         say(json_text([{**to_builtins(one), "try_again": again} for one, again in letters]))
     else:
-        say(dead_letters_text(letters) if letters else "no task was given up")
+        say(dead_letters_text(letters, table_width()) if letters else "no task was given up")
 
 
 def _again(letter: DeadLetter, state_dir: Path, *, live: bool) -> str:

@@ -7,8 +7,9 @@ characters escaped that a terminal would interpret.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,6 +34,10 @@ if TYPE_CHECKING:  # a command imports the modules of the values that it prints,
         UncrossedEdge,
     )
 
+FIRST_MAX = 24
+"""Width up to which a text of the first column stands beside the others in a table that is too wide."""
+COLUMN_MIN = 8
+"""Width that a column keeps however narrow the terminal is."""
 INDENTED_MAX = 64
 """Number of levels of a tree up to which its JSON is indented."""
 
@@ -75,13 +80,46 @@ def cost(cost_usd: float, tokens: int) -> str:
     return f"{tokens} tokens" if tokens else ""
 
 
-def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return lines with aligned columns; the last column is not padded."""
+def columns(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> str:
+    """Return lines with aligned columns; the last column is not padded.
+
+    With *width*, no line is longer. Where the columns are too wide together, a long text in the first one, an id as a
+    rule, gets lines of its own, and the widest of the others are wrapped: nothing is cut off.
+    """
     cells = [list(heads), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
+    if width is not None and sum(widths) + 2 * (len(heads) - 1) > width:
+        widths = _narrowed(cells, widths, width)
+        return "\n".join(line for row in cells for line in _folded(row, widths, width))
+    return "\n".join(_padded(row, widths) for row in cells)
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _narrowed(cells: Sequence[Sequence[str]], widths: Sequence[int], width: int) -> list[int]:
+    """Return widths of columns that fit into *width* together, if that is possible with ``COLUMN_MIN`` for each."""
+    first = max(len(row[0]) for row in cells if len(row[0]) <= FIRST_MAX)
+    narrowed = [min(widths[0], first), *widths[1:]]
+    while sum(narrowed) + 2 * (len(narrowed) - 1) > width and len(narrowed) > 1:
+        widest = max(range(1, len(narrowed)), key=lambda index: narrowed[index])
+        if narrowed[widest] <= COLUMN_MIN:
+            break
+        narrowed[widest] -= 1
+    return narrowed
+
+
+def _folded(row: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
+    """Yield the lines of one row."""
+    first, *others = row
+    if len(first) > widths[0]:
+        yield from wrap(first, width, break_on_hyphens=False)
+        first = ""
+    parts = [[first], *(wrap(cell, most) or [""] for cell, most in zip(others, widths[1:], strict=True))]
+    for number in range(max(map(len, parts))):
+        if line := _padded([part[number] if number < len(part) else "" for part in parts], widths):
+            yield line
 
 
 # ------------------------------------------------------------------------------------------------------- events
@@ -126,9 +164,13 @@ def _metadata(event: LifecycleEvent, left_out: str) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------- what there is
-def ps_text(rows: Iterable[EntityLine]) -> str:
-    heads = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "LAST SIGN", "COST", "PARENT", "NOTE")
-    return columns(heads, (_ps_row(row) for row in rows))
+def ps_text(rows: Iterable[EntityLine], width: int | None = None) -> str:
+    heads: tuple[str, ...] = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "LAST SIGN", "COST", "PARENT", "NOTE")
+    cells = [_ps_row(row) for row in rows]
+    if width is not None and max(map(len, columns(heads, cells).splitlines())) > width:
+        shown = [index for index, head in enumerate(heads) if head != "PARENT" and any(row[index] for row in cells)]
+        heads, cells = tuple(heads[index] for index in shown), [tuple(row[index] for index in shown) for row in cells]
+    return columns(heads, cells, width)
 
 
 def _ps_row(row: EntityLine) -> tuple[str, ...]:
@@ -137,11 +179,11 @@ def _ps_row(row: EntityLine) -> tuple[str, ...]:
     return (row.id, row.kind, row.state, row.visual or "", duration(row.age_s), sign, spent, row.parent or "", row.note)
 
 
-def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]]) -> str:
+def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]], width: int | None = None) -> str:
     """Return the tasks that were given up, each with the command to retry it."""
     heads = ("TASK", "ATTEMPTS", "RUNS", "TRY AGAIN", "LAST ERROR")
     rows = ((one.entity_id, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
-    return columns(heads, rows)
+    return columns(heads, rows, width)
 
 
 def tree_text(nodes: Sequence[Node]) -> str:
