@@ -243,6 +243,10 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
     head = f"abort of {printable(plan.target)}, scope {plan.scope}"
     if plan.already_ended:
         return f"{head}: {_over(namesakes)}"
+    if not plan.nodes and not plan.ending:
+        return "\n".join(
+            [f"{head}: it would end nothing, since {_nothing_open(plan.scope)}", *map(_spared, plan.spared)]
+        )
     lines = [f"{head}: would end {len(plan.nodes)} within {plan.deadline_s:g} s; nothing was done; plan {plan.id}"]
     if plan.nodes:
         heads = ("KIND", "ID", "REACHED AS", "OVER", "MODE", "REQUEST/CANCEL/TERMINATE/KILL BY", "PIDS")
@@ -299,11 +303,19 @@ def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
         if receipt.cancelled_task is not None:
             over = f"it had already ended; its task {printable(receipt.cancelled_task)} is cancelled"
         return f"{head}: {over}{joined}{left}{late}"
+    if not receipt.nodes:
+        nothing = f"nothing was ended, since {_nothing_open(receipt.scope)}"
+        return "\n".join([f"{head} ({receipt.abort_id}): {nothing}", *(f"  {_spared(one)}" for one in receipt.spared)])
     lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
     lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
     lines += [f"  {_ended_process(one)}" for one in receipt.processes]
     lines += [f"  {_spared(one)}" for one in receipt.spared]
     return "\n".join([*lines, f"  survivors: {receipt.survivors}; {_recorded(receipt)}"])
+
+
+def _nothing_open(scope: str) -> str:
+    """Return the reason why an abort with that scope reaches nothing."""
+    return "no tool call is open there" if scope == "tool" else "nothing that it reaches lives"
 
 
 def _ended_node(one: NodeReceipt) -> str:

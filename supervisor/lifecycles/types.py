@@ -317,6 +317,9 @@ class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ladder: StageBudgets = StageBudgets()
 
 
+SUPERVISOR_ENDED: Final = "its supervisor ended without closing it"
+"""Reason for the end of what a killed supervisor has left."""
+
 PROVIDER_TROUBLE: Final = frozenset(
     {
         ModelProblem.RATE_LIMIT,

@@ -38,7 +38,7 @@ from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.task import Claimed, Started, Task
 from supervisor.lifecycles.task_cascade import AttemptBegun, Circumstances
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun
-from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Exit, NoSuchEntity, Verdict
+from supervisor.lifecycles.types import OWN_ABORTS, SUPERVISOR_ENDED, AbortReason, Exit, NoSuchEntity, Verdict
 from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
 from supervisor.ports import Outcome
@@ -46,7 +46,6 @@ from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Degraded, Refused
 from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.live_session import LiveSession
-from supervisor.sessions.restore import WHY
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace
@@ -292,7 +291,7 @@ async def aborted_for(sup: SupervisorCore, session_id: str) -> str | None:
     if session is not None and asked is None:
         return None
     data = await last_data_of(sup, session_id)
-    if data is None or data.outcome != "aborted" or data.last_error == WHY:
+    if data is None or data.outcome != "aborted" or data.last_error == SUPERVISOR_ENDED:
         return None
     return None if await own_abort_of(sup.journal, session_id) is not None else data.last_error
 
