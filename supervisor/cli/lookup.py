@@ -24,6 +24,7 @@ from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.run_ids import GivenId, ambiguous_task, id_of_task, is_run_id, name_of_task, read_id
 from supervisor.lifecycles.task import TaskEnd
 from supervisor.lifecycles.trigger import TRIGGER_PREFIX
+from supervisor.lifecycles.turn import split_permission
 from supervisor.lifecycles.types import InvalidArgument, Kind
 from supervisor.ports import EntityRow, JournalError, Reader
 
@@ -277,6 +278,11 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
         running = state.lock_holder() is not None
         task = task_given(rows, entity_id, running=running)
         row = (verb == "task" and task) or reader.entity(entity_id) or task
+        if row is None and (asked := reader.entity(split_permission(entity_id)[0])) is not None:
+            why = f"`supervisor why {entity_id}{state_dir_words(state.root)}` says how it was answered"
+            return BadInput(
+                f"the permission request {entity_id} does not wait for an answer, if {asked.id} made it; {why}"
+            )
         if row is None:
             return unknown_id(reader, entity_id)
         if row.kind in (Kind.RUN, Kind.JOB) and row.parent_id is not None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from supervisor.diagnostics.tool_calls import ToolCallIndex
+from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.policies.redaction import printable
 
 if TYPE_CHECKING:  # a command imports the modules of the values that it prints, and no others
@@ -157,8 +158,21 @@ def _change(event: LifecycleEvent) -> str:
 def _metadata(event: LifecycleEvent, left_out: str) -> list[str]:
     """Return the few metadata fields without which a record's line is hard to understand, except the field
     *left_out*."""
-    shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
+    shown: tuple[str, ...] = (
+        "title",
+        "outcome",
+        "decision",
+        "status",
+        "ended_by",
+        "target",
+        "scope",
+        "policy_edge",
+        "rung",
+        "took_s",
+    )
     # The journal's name for a termination stage is ``rung``, from before there was one word for it.
+    if event.event in (PermissionAnswered.spelled, PermissionRequested.spelled):
+        shown = ("number", *shown, "kind", "by", "why")
     found = {"stage" if name == "rung" else name: event.metadata.get(name) for name in shown if name != left_out}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
 
