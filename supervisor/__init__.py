@@ -63,6 +63,7 @@ if TYPE_CHECKING:
         BudgetConfig,
         CheckpointConfig,
         CircuitBreakerConfig,
+        CommitsConfig,
         CompletionConfig,
         ConditionConfig,
         HandBackConfig,
@@ -153,6 +154,7 @@ __all__ = [
     "CircuitBreakerConfig",
     "CommandResult",
     "CommandReused",
+    "CommitsConfig",
     "Compacted",
     "CompletionConfig",
     "ConditionConfig",
@@ -266,8 +268,8 @@ _NAMES = {
     ),
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
-        "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
-        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
+        "CircuitBreakerConfig CommitsConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig "
+        "LimitsConfig LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
         "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig "
         "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TelemetryConfig "
         "TestsStallConfig WorkerConfig"

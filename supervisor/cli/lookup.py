@@ -279,10 +279,8 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
         task = task_given(rows, entity_id, running=running)
         row = (verb == "task" and task) or reader.entity(entity_id) or task
         if row is None and (asked := reader.entity(split_permission(entity_id)[0])) is not None:
-            why = f"`supervisor why {entity_id}{state_dir_words(state.root)}` says how it was answered"
-            return BadInput(
-                f"the permission request {entity_id} does not wait for an answer, if {asked.id} made it; {why}"
-            )
+            why = f"`supervisor why {entity_id}{state_dir_words(state.root)}` says how one was answered"
+            return BadInput(f"no request {entity_id} of {asked.id} waits for an answer; {why}")
         if row is None:
             return unknown_id(reader, entity_id)
         if row.kind in (Kind.RUN, Kind.JOB) and row.parent_id is not None:

@@ -114,6 +114,10 @@ def _causes(
     entity_id: str, spine: Sequence[LifecycleEvent], last: LifecycleEvent, end: str, *, is_decided: bool
 ) -> Iterator[str]:
     root = spine[0]
+    if split_permission(entity_id)[1] is not None and last.event == _ANSWERED:
+        why = str(last.metadata.get("why") or "")
+        yield f"answered by {last.metadata.get('by') or last.actor}{f': {why}' if why else ''}"
+        return
     if is_decided and root.seq == last.seq:
         yield _decision(root)
         return

@@ -46,6 +46,7 @@ from supervisor.sessions.approval_queue import OnPermission
 from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.work.takeover import Choose, end_recovered_work, take_over
 from supervisor.workspaces.git import GitWorkspaces
+from supervisor.workspaces.git_command import CommitStyle
 
 _log = get_logger()
 
@@ -265,8 +266,9 @@ async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> 
 
 async def check_environment(
     agents: Mapping[str, AgentConfig | AgentFunction], settings: Settings, workdir: Path | str | None = None
-) -> None:
-    """Check what :func:`open_supervisor` needs before it begins, and change nothing.
+) -> list[str]:
+    """Check what :func:`open_supervisor` needs before it begins, and change nothing; return sentences about settings of
+    the repository that have no effect.
 
     Raises:
         ValueError, WorkspaceError: as for :func:`open_supervisor`.
@@ -283,7 +285,12 @@ async def check_environment(
     if settings.workspace == "worktree":
         async with ShimHost(await contained(None, pid_namespaces=settings.pid_namespaces)) as host:
             unused = where / ".sdd" / "worktrees"
-            await GitWorkspaces(RetryingProcessHost(host, WALL), unused, str(where), settings.merge_into).check_usable()
+            commits = CommitStyle(settings.commits.author, settings.commits.sign)
+            processes = RetryingProcessHost(host, WALL)
+            worktrees = GitWorkspaces(processes, unused, str(where), settings.merge_into, commits)
+            await worktrees.check_usable()
+            return await worktrees.remarks()
+    return []
 
 
 def _check_access(settings: Settings) -> None:

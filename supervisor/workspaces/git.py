@@ -30,8 +30,11 @@ from supervisor.ports.shortages import shortage_of
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git_command import (
     LISTED_MAX,
+    OWN_STYLE,
     RAW,
     SHOW_INNER,
+    USER,
+    CommitStyle,
     Git,
     GitKilled,
     WorkspaceError,
@@ -140,11 +143,14 @@ class GitWorkspaces:
 
     temporary: Final = True
 
-    def __init__(self, host: ProcessHost, root: Path, repository: str, target: str = "") -> None:
+    def __init__(
+        self, host: ProcessHost, root: Path, repository: str, target: str = "", commits: CommitStyle = OWN_STYLE
+    ) -> None:
         """Args: host: runs the git commands. root: the directory below which worktrees are made. repository: a
         directory in the repository. target: the branch that the work is for; by default the branch that is checked out
-        in *repository*."""
-        self._git = Git(host, repository)
+        in *repository*. commits: author and signature of commits."""
+        self._git = Git(host, repository, commits)
+        self._commits = commits
         self._steps = StepFile(root / STEP_FILE)
         self._forward = FastForward(self._git, self._steps)
         self._root = root
@@ -160,6 +166,8 @@ class GitWorkspaces:
             WorkspaceError: as for ``check_usable``.
         """
         await self.check_usable()
+        for remark in await self.remarks():
+            _log.warning(remark)
         async with self._one_at_a_time:
             await self._recover()
         await self.forget(NO_WORKSPACE)  # an earlier supervisor may not have lived to
@@ -180,10 +188,45 @@ class GitWorkspaces:
                 f"workspace: worktree needs git {'.'.join(map(str, GIT_MIN))}, this is {text_of(version)}"
             )
         await self._path_in_repository(self._repository)
+        if self._commits.author == USER:
+            known = await self._git.run(self._repository, "var", "GIT_COMMITTER_IDENT")
+            if not known.ok:
+                words = f"commits.author: 'user', but git knows no name and address there ({error_of(known)})"
+                raise WorkspaceError(f"{words}; set user.name and user.email, or give NAME <EMAIL>")
         await self.target()
         if await self._git.commit_of(self._repository, f"refs/heads/{BRANCHES}"):
             words = f"{self._repository} has a branch {BRANCHES!r}, so that no session can have one below {BRANCHES}/"
             raise WorkspaceError(f"{words}; rename it (git branch -m {BRANCHES} NAME), or use workspace: directory")
+
+    async def remarks(self) -> list[str]:
+        """Return sentences about settings of the repository that have no effect on the work in worktrees, or on the
+        supervisor's commits.
+
+        Raises:
+            WorkspaceError: git timed out.
+        """
+        found = []
+        signs, hooks = await self._setting("commit.gpgSign"), await self._setting("core.hooksPath")
+        if signs.lower() in ("true", "yes", "on", "1") and not self._commits.sign:
+            found.append(
+                f"commit.gpgSign is set in {self._repository}, and the supervisor's commits are not signed; set "
+                "`commits: {sign: true}`"
+            )
+        if hooks and not hooks.startswith(("/", "~")):
+            listed = await self._git.run(self._repository, "ls-tree", "HEAD", "--", f"{hooks.rstrip('/')}/")
+            if not listed.stdout.strip():
+                found.append(
+                    f"core.hooksPath is {hooks!r} in {self._repository}, a directory that is not committed: hooks do "
+                    "not run for what agents commit in worktrees; give an absolute path, or commit it"
+                )
+        return found
+
+    async def _setting(self, name: str) -> str:
+        """Return the value of a setting of the user's, without what the supervisor's own commands are given; ``""`` if
+        there is none."""
+        listed = await self._git.run(self._repository, "config", "--get-all", "--null", name)
+        *values, _ = [*listed.stdout.decode(errors="surrogateescape").split("\0")[:-1]] or [""]
+        return values[-1] if values else ""
 
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager

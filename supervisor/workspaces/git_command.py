@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import msgspec
@@ -41,14 +41,37 @@ _QUIET: Final = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.quotePath=false",
-    "commit.gpgSign=false",
     "gc.auto=0",
 )
+USER: Final = "user"
+"""Author that stands for the name and address that git is configured with."""
 SHOW_INNER: Final = "--ignore-submodules=none"
 """Option that makes git examine nested repositories, whatever the repository's settings, which an agent can change."""
 RAW: Final = ("--raw", "-z", "--no-renames", SHOW_INNER)
 SUBMODULE: Final = "160000"
 """Mode by which git marks a nested repository."""
+
+
+class CommitStyle(NamedTuple):
+    """Author and signature of the supervisor's commits: *author* is ``NAME <EMAIL>``, ``user`` for the name that git is
+    configured with, or ``""`` for the supervisor's own; *sign*: sign them, as git is configured to."""
+
+    author: str = ""
+    sign: bool = False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables that name the author and the committer to git."""
+        if self.author == USER:
+            return {}
+        if not self.author:
+            return _IDENTITY
+        name, _, email = self.author.rstrip(">").partition(" <")
+        who = {"NAME": name, "EMAIL": email}
+        return {f"GIT_{role}_{part}": value for role in ("AUTHOR", "COMMITTER") for part, value in who.items()}
+
+
+OWN_STYLE: Final = CommitStyle()
 
 
 class WorkspaceError(OSError):
@@ -63,9 +86,10 @@ class GitKilled(WorkspaceError):
 class Git:
     """Runner of git commands in one repository and its worktrees."""
 
-    def __init__(self, host: ProcessHost, repository: str) -> None:
-        """Args: host: starts the git processes. repository: a directory in the repository."""
-        self._host = host
+    def __init__(self, host: ProcessHost, repository: str, commits: CommitStyle = OWN_STYLE) -> None:
+        """Args: host: starts the git processes. repository: a directory in the repository. commits: author and
+        signature of commits."""
+        self._host, self._commits = host, commits
         self.repository = repository
 
     async def contains(self, one: str, other: str) -> bool:
@@ -218,10 +242,13 @@ class Git:
             raise WorkspaceError(f"{path} in {where} could not be compared with what git has of it: {why}") from error
 
     def _launch(self, where: str, words: Sequence[str], index: Path | None) -> Launch:
-        env = {**git_environment(), **_IDENTITY}
+        env = {**git_environment(), **self._commits.variables}
         if index is not None:
             env["GIT_INDEX_FILE"] = str(index)
-        config = [part for setting in _QUIET for part in ("-c", setting)]
+        settings = (*_QUIET, f"commit.gpgSign={'true' if self._commits.sign else 'false'}")
+        config = [part for setting in settings for part in ("-c", setting)]
+        if self._commits.sign and words[0] == "commit-tree":  # which takes no account of commit.gpgSign
+            words = (words[0], "--gpg-sign", *words[1:])
         return Launch(argv=("git", *config, *words), cwd=where, env=env)
 
 

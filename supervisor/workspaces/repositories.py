@@ -26,7 +26,7 @@ from supervisor.ports import Changes, Merge, ProcessHost, Released, WorkspaceSpe
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private, write_private
 from supervisor.workspaces.git import GitWorkspaces
-from supervisor.workspaces.git_command import Git, text_of
+from supervisor.workspaces.git_command import OWN_STYLE, CommitStyle, Git, text_of
 
 _FOLDER: Final = ".of-"
 """Beginning of the name of the directory with the worktrees of another repository; no session has such a name."""
@@ -44,13 +44,17 @@ class RepositoryWorkspaces:
         root: the directory below which worktrees are made.
         repository: a directory in the repository of sessions that name no other.
         target: the branch that the work is for, in each repository; by default the branch that is checked out there.
+        commits: author and signature of commits.
     """
 
     temporary: Final = True
 
-    def __init__(self, host: ProcessHost, root: Path, repository: str, target: str = "") -> None:
+    def __init__(
+        self, host: ProcessHost, root: Path, repository: str, target: str = "", commits: CommitStyle = OWN_STYLE
+    ) -> None:
         self._host, self._root, self._repository, self._target = host, root, repository, target
-        self._own = GitWorkspaces(host, root, repository, target)
+        self._commits = commits
+        self._own = GitWorkspaces(host, root, repository, target, commits)
         self._own_top = ""
         self._others: dict[str, GitWorkspaces] = {}
         """Workspaces of the other repositories, by the top directory of the repository."""
@@ -93,7 +97,7 @@ class RepositoryWorkspaces:
             if (known := self._others.get(top)) is not None:
                 return known
             folder = self._root / f"{_FOLDER}{hashlib.sha256(top.encode(errors='surrogateescape')).hexdigest()[:16]}"
-            made = GitWorkspaces(self._host, folder, top, self._target)
+            made = GitWorkspaces(self._host, folder, top, self._target, self._commits)
             await made.check()
             await anyio.to_thread.run_sync(_note_repository, folder, top)
             self._others[top] = made
