@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 import anyio
 
 from supervisor.control.http.options import HttpOptions
+from supervisor.control.stop_signals import signals_to_handle
 from supervisor.daemon.backlog_directory import BacklogDirectory
 from supervisor.daemon.config import DaemonConfig
 from supervisor.daemon.daemon import Daemon
@@ -61,7 +62,7 @@ async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], N
     elif state.triggers.exists():
         say(f"{state.triggers} is not read: the daemon's configuration does not say triggers: true")
     systemd = Notifier()
-    with anyio.open_signal_receiver(*_signals()) as signals:
+    with anyio.open_signal_receiver(*signals_to_handle()) as signals:
         async with (
             open_in(
                 lambda: state,
@@ -145,7 +146,3 @@ async def _end_when_told(daemon: Daemon, sup: Supervisor, systemd: Notifier, say
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
-
-
-def _signals() -> list[signal.Signals]:
-    return [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
