@@ -8,12 +8,13 @@ characters escaped that a terminal would interpret.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from math import isfinite
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from supervisor.diagnostics.state_times import local_text
 from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.policies.redaction import printable
@@ -56,6 +57,8 @@ def json_text(value: Any) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration as text: ``0.42 s``, ``12 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    if not isfinite(seconds):  # of a journal of others
+        return "unknown"
     if seconds < 10:
         return f"{seconds:.2f} s"
     whole = int(seconds)
@@ -66,12 +69,12 @@ def duration(seconds: float) -> str:
 
 def clock(timestamp: float) -> str:
     """Return the local time of day for a Unix time, as ``HH:MM:SS.mmm``."""
-    return datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return local_text(timestamp, "%H:%M:%S.%f")[:-3]
 
 
 def local_time(timestamp: float) -> str:
     """Return the local date and time for a Unix time, as ``YYYY-MM-DD HH:MM:SS``."""
-    return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return local_text(timestamp, "%Y-%m-%d %H:%M:%S")
 
 
 def cost(cost_usd: float, tokens: int) -> str:

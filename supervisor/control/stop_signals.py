@@ -15,8 +15,8 @@ _NEEDED: Final = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def free_signals() -> None:
-    """Unblock the signals that a supervisor needs, and let no SIGHUP, which means "read the plan again", end the process
-    before it can do so. To be called first in a process."""
+    """Unblock the signals that a supervisor needs, and let no SIGHUP, which means "read the plan again", end the
+    process before it can do so. To be called first in a process."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _NEEDED)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _note_early)
