@@ -52,7 +52,7 @@ from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspa
 from supervisor.work.completion_pipeline import ENDED_BY, CompletionPipeline
 from supervisor.work.empty_attempt import find_empty
 from supervisor.work.plan_run import PlanRun
-from supervisor.work.settling import settle_turn
+from supervisor.work.settling import note_outside_changes, settle_turn
 from supervisor.work.task_execution import CancelReason, TaskExecution
 
 _log = get_logger()
@@ -149,6 +149,7 @@ class Attempts:
                 outcome = outcome._replace(outcome="aborted", error="its session was ended before its work was judged")
             elif not kept_by and (error := await self._find_undone(execution, outcome)):
                 outcome = outcome._replace(outcome="failed", error=error)
+        await note_outside_changes(self._sup, execution)
         # A task that was split meanwhile leaves the rest to its subtasks, however its own turn ended.
         is_split = execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"
         if outcome.outcome == "completed" or is_split:

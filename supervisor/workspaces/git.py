@@ -45,6 +45,7 @@ from supervisor.workspaces.git_command import (
     some_of,
     text_of,
 )
+from supervisor.workspaces.main_checkout import Checkout, describe_changes, look
 from supervisor.workspaces.obstacles import obstacle_of, target_moves
 from supervisor.workspaces.recent_changes import CLOCK_S, changed_since
 from supervisor.workspaces.stale_locks import locks_of_references, locks_of_worktree, remove_stale_locks
@@ -157,6 +158,10 @@ class GitWorkspaces:
         self._repository = repository
         self._target = target
         self._one_at_a_time = anyio.Lock()
+        self._seen: dict[str, Checkout] = {}
+        """The user's checkout as it was when the worktree of a session was made, by session."""
+        self._merged: set[str] = set()
+        """Commits to which merges have moved the target."""
 
     @_repeated
     async def check(self) -> None:
@@ -345,10 +350,27 @@ class GitWorkspaces:
         """
         inside = await self._path_in_repository(directory)
         await self._ensure_worktree(root_id, "")
+        if session_id == root_id:
+            async with self._one_at_a_time:
+                self._seen[root_id] = await look(self._git, self._root)
         return str(self._worktree_path(root_id) / inside)
 
     async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
         return await anyio.to_thread.run_sync(changed_since, self._worktree_path(session_id), since)
+
+    @_repeated
+    async def outside_changes(self, session_id: str) -> list[str]:
+        """Return what has changed in the user's checkout and branches since the session's worktree was made, or since
+        the last call. Commits that no branch has any more are kept.
+
+        Raises:
+            WorkspaceError: git fails.
+        """
+        if (before := self._seen.get(session_id)) is None:
+            return []
+        async with self._one_at_a_time:  # no merge is half done
+            after = self._seen[session_id] = await look(self._git, self._root)
+            return await describe_changes(self._git, before, after, self._merged)
 
     @_repeated
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
@@ -502,6 +524,7 @@ class GitWorkspaces:
                     with anyio.CancelScope(shield=True):
                         await self._forward.release(held)
                 if merge is not None:
+                    self._merged.add(merge.commit)
                     return msgspec.structs.replace(merge, target=target)
             raise WorkspaceHeld(target_moves(target, TRIES))
 
@@ -734,6 +757,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: git fails.
         """
+        self._seen.pop(session_id, None)
         async with self._step(RemoveWorktree(plain_name(session_id))):
             worktree, branch, target = self._worktree_path(session_id), branch_of(session_id), await self.target()
             commit = await self._commit_all(session_id, message)

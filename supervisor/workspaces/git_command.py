@@ -41,6 +41,7 @@ _QUIET: Final = (
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "core.quotePath=false",
+    "commit.gpgSign=false",
     "gc.auto=0",
 )
 USER: Final = "user"
@@ -245,7 +246,7 @@ class Git:
         env = {**git_environment(), **self._commits.variables}
         if index is not None:
             env["GIT_INDEX_FILE"] = str(index)
-        settings = (*_QUIET, f"commit.gpgSign={'true' if self._commits.sign else 'false'}")
+        settings = (*_QUIET, *(["commit.gpgSign=true"] if self._commits.sign else []))  # the last one counts
         config = [part for setting in settings for part in ("-c", setting)]
         if self._commits.sign and words[0] == "commit-tree":  # which takes no account of commit.gpgSign
             words = (words[0], "--gpg-sign", *words[1:])

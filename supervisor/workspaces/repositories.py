@@ -163,6 +163,9 @@ class RepositoryWorkspaces:
     async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
         return await (await self._having(session_id)).changed_since(session_id, directory, since)
 
+    async def outside_changes(self, session_id: str) -> list[str]:
+        return await (await self._having(session_id)).outside_changes(session_id)
+
     async def list_sessions(self) -> list[str]:
         return [name for one in self._every for name in await one.list_sessions()]
 
