@@ -114,7 +114,7 @@ class Session:
         """
         check_range("retries", retries, "0 or more", lambda number: number >= 0, int)
         check_range("timeout_s", timeout_s, "seconds, more than 0", lambda seconds: 0 < seconds < inf, int, float)
-        limit = USUAL_TIME if timeout_s is None else TimeLimit(float(timeout_s))
+        limit = USUAL_TIME if timeout_s is None else TimeLimit(float(timeout_s), timeout_source="timeout_s of the call")
         self._core.requests.check_prompt(self.id, prompt)
         return TurnResult.of(await self._core.requests.outcome_of(self.id, prompt, HOST, retries=retries, limit=limit))
 

@@ -218,6 +218,7 @@ def _asked(event: TurnRequested) -> Request:
         retries=event.retries,
         timeout_s=event.timeout_s,
         hard_cap_s=event.hard_cap_s,
+        timeout_source=event.timeout_source,
     )
 
 

@@ -21,6 +21,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     retries: int | None = None
     timeout_s: float | None = None
     hard_cap_s: float | None = None
+    timeout_source: str = ""
     goes_on: bool = False
 
 
