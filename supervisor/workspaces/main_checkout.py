@@ -29,7 +29,7 @@ FileState = tuple[str, int, int]
 
 
 class Checkout(NamedTuple):
-    """What there is in a repository and its main checkout at one moment. ``files`` are the files that differ from the
+    """State of a repository and its main checkout at one moment. ``files`` are the files that differ from the
     last commit; ``None``: git does not say."""
 
     head: str

@@ -1,4 +1,4 @@
-"""What a person types when the work is over, or before it has begun: each command says what there is to see."""
+"""Commands that are typed when the work is over, or before it has begun: each says what there is to see."""
 
 from __future__ import annotations
 
