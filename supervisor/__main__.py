@@ -6,7 +6,7 @@ import sys
 
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
-from supervisor.control.starter_signals import free_signals
+from supervisor.control.process_setup import free_signals
 from supervisor.embedding.import_name import warn_of_clash
 
 

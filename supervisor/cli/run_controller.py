@@ -18,7 +18,7 @@ from anyio.abc import TaskStatus
 
 from supervisor.cli.options import warn
 from supervisor.cli.terminal import ControllingTerminal
-from supervisor.control.starter_signals import came_early, signals_to_handle
+from supervisor.control.process_setup import came_early, signals_to_handle
 from supervisor.daemon.reports import send_heartbeats, watch_disk
 from supervisor.host.supervision import SupervisorCore
 from supervisor.plans import BadPlan, Plan

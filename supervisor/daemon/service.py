@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 import anyio
 
 from supervisor.control.http.options import HttpOptions
-from supervisor.control.starter_signals import signals_to_handle
+from supervisor.control.process_setup import signals_to_handle
 from supervisor.daemon.backlog_directory import BacklogDirectory
 from supervisor.daemon.config import DaemonConfig
 from supervisor.daemon.daemon import Daemon
