@@ -368,7 +368,8 @@ def _recorded(receipt: Receipt) -> str:
 def inspected_text(seen: Inspected) -> str:
     """Return the inspection of one entity: a headline, its current activity, and the stacks of its tasks."""
     ending = f", {seen.phase}: {seen.reason}" if seen.reason else ""
-    lines = [f"{seen.kind} {printable(seen.id)}: {seen.state}{ending}"]
+    state = seen.state if seen.ending is None else f"is being ended, stage {seen.ending.stage}"
+    lines = [f"{seen.kind} {printable(seen.id)}: {state}{ending}"]
     queued = ", ".join(f"{count} {lane}" for lane, count in seen.queued.items() if count) or "nothing"
     late = f", {counted(seen.late_replies, 'late reply', 'late replies')}" if seen.late_replies else ""
     timers = counted(seen.timers, "timer", "timers")

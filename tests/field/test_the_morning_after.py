@@ -8,8 +8,10 @@ import pytest
 from field_kit import Scratch, until
 
 from supervisor import AgentTurn, open_supervisor
-from supervisor.cli.rendering import ps_text
+from supervisor.cli.rendering import inspected_text, ps_text
 from supervisor.diagnostics.tree_view import ps
+from supervisor.diagnostics.visual_state import Inspected
+from supervisor.lifecycles.types import Ending, TerminationStage
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +106,9 @@ async def test_a_session_that_waits_for_its_first_prompt_is_idle(tmp_path: Path)
         assert "idle, waits for its first prompt" in ps_text(ps(sup.core.registry.rows(), now=0.0))
         await session.run("hello")
         assert "first prompt" not in sup.tree()[0].note
+
+
+def test_a_session_that_is_being_ended_is_not_called_stopped() -> None:
+    """`inspect` names the stage of a session whose state is Stopped already, and whose end is not complete."""
+    seen = Inspected(id="t", kind="session", state="Stopped", ending=Ending(stage=TerminationStage.REQUEST))
+    assert inspected_text(seen).splitlines()[0] == "session t: is being ended, stage request"
