@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from supervisor.control.http.app import create_app
     from supervisor.control.http.options import BadHttpOptions, HttpOptions
     from supervisor.diagnostics.causal_trace import Explanation
+    from supervisor.diagnostics.outcomes import EndedSession
     from supervisor.diagnostics.tree_view import Node
     from supervisor.diagnostics.visual_state import Inspected
     from supervisor.embedding.journals import open_reader
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         HeldBy,
         InvalidArgument,
         LifecycleEvent,
+        NoSuchEntity,
         RecordId,
         StageBudgets,
         TransitionReason,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         BudgetConfig,
         CheckpointConfig,
         CircuitBreakerConfig,
+        CommitsConfig,
         CompletionConfig,
         ConditionConfig,
         HandBackConfig,
@@ -93,7 +96,7 @@ if TYPE_CHECKING:
     from supervisor.plans.task_control import CommandResult
     from supervisor.plugins.loading import UnknownPlugin
     from supervisor.plugins.reading import load_plan
-    from supervisor.policies.abort_plan import AbortPlan, AbortRecord, NoSiblings, Receipt, UnknownTarget
+    from supervisor.policies.abort_plan import AbortPlan, AbortRecord, NoSiblings, Receipt
     from supervisor.policies.access import AccessLevel
     from supervisor.policies.budgets import Amounts, Budget, BudgetScope
     from supervisor.policies.call_processes import LiveProcess
@@ -113,7 +116,7 @@ if TYPE_CHECKING:
     )
     from supervisor.ports.agent_profile import AgentFunction
     from supervisor.ports.outages import Outage, Shortage
-    from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
+    from supervisor.runtime.entity import Degraded, Refused
     from supervisor.runtime.subscriptions import SubscriptionLagged
     from supervisor.sessions.approval_queue import OnPermission
     from supervisor.sessions.inprocess import AgentTurn, ToolAborted
@@ -152,12 +155,14 @@ __all__ = [
     "CircuitBreakerConfig",
     "CommandResult",
     "CommandReused",
+    "CommitsConfig",
     "Compacted",
     "CompletionConfig",
     "ConditionConfig",
     "ControlError",
     "Degraded",
     "DeliveryPoint",
+    "EndedSession",
     "EntityRow",
     "ErrorReport",
     "Explanation",
@@ -230,7 +235,6 @@ __all__ = [
     "TurnResult",
     "UnidentifiedProcess",
     "UnknownPlugin",
-    "UnknownTarget",
     "UnknownValue",
     "WorkerConfig",
     "WorkspaceError",
@@ -252,6 +256,7 @@ _NAMES = {
     "supervisor.control.http.app": "create_app",
     "supervisor.control.http.options": "BadHttpOptions HttpOptions",
     "supervisor.diagnostics.causal_trace": "Explanation",
+    "supervisor.diagnostics.outcomes": "EndedSession",
     "supervisor.diagnostics.tree_view": "Node",
     "supervisor.diagnostics.visual_state": "Inspected",
     "supervisor.embedding.journals": "open_reader",
@@ -261,12 +266,12 @@ _NAMES = {
     "supervisor.journal.statedir": "StateDirBusy StateDirError",
     "supervisor.lifecycles.types": (
         "AbortPolicy AbortReason AbortScope BEGINNING CancelMode DeliveryPoint HeldBy InvalidArgument LifecycleEvent "
-        "RecordId StageBudgets TransitionReason UnknownValue"
+        "NoSuchEntity RecordId StageBudgets TransitionReason UnknownValue"
     ),
     "supervisor.plans": (
         "AcceptanceConfig AccessConfig AgentConfig BadPlan BudgetConfig CheckpointConfig "
-        "CircuitBreakerConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig LimitsConfig "
-        "LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
+        "CircuitBreakerConfig CommitsConfig CompletionConfig ConditionConfig HandBackConfig LargeStallConfig "
+        "LimitsConfig LivenessConfig LoopsConfig McpServerConfig ModelErrorsConfig NotifyConfig PermissionRuleConfig "
         "PermissionsConfig Plan PolicyConfig RecoveryConfig RetentionConfig RetryBudgetConfig ReviewConfig "
         "RightsConfig Settings StageBudgetsConfig StallConfig TaskConfig TaskLifecycle TelemetryConfig "
         "TestsStallConfig WorkerConfig WorktreeConfig"
@@ -274,7 +279,7 @@ _NAMES = {
     "supervisor.plans.task_control": "CommandResult",
     "supervisor.plugins.loading": "UnknownPlugin",
     "supervisor.plugins.reading": "load_plan",
-    "supervisor.policies.abort_plan": "AbortPlan AbortRecord NoSiblings Receipt UnknownTarget",
+    "supervisor.policies.abort_plan": "AbortPlan AbortRecord NoSiblings Receipt",
     "supervisor.policies.access": "AccessLevel",
     "supervisor.policies.budgets": "Amounts Budget BudgetScope",
     "supervisor.policies.call_processes": "LiveProcess",
@@ -286,7 +291,7 @@ _NAMES = {
     ),
     "supervisor.ports.agent_profile": "AgentFunction",
     "supervisor.ports.outages": "Outage Shortage",
-    "supervisor.runtime.entity": "Degraded NoSuchEntity Refused",
+    "supervisor.runtime.entity": "Degraded Refused",
     "supervisor.runtime.subscriptions": "SubscriptionLagged",
     "supervisor.sessions.approval_queue": "OnPermission",
     "supervisor.sessions.inspection": "LiveProcesses",

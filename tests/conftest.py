@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 from collections.abc import Iterator
@@ -19,6 +20,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # In the background of a shell it is ignored here, and in every program that a test starts and interrupts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+for name in ("COLUMNS", "LINES"):
+    # Processes of pytest-xdist have them; a program whose output goes to a pipe would fit its tables to that width.
+    os.environ.pop(name, None)
 
 
 @pytest.fixture(params=["asyncio", "trio"])

@@ -45,6 +45,8 @@ def read_data(path: Path, model: type[Model]) -> Model:
         BadData: the file is missing, too big, not TOML, or not valid for the model.
     """
     try:
+        if path.exists() and not path.is_file():  # the read of a pipe or a device may last for ever
+            raise BadData(f"{path}: is no file; give the path of a file")
         with path.open("rb") as file:
             data = file.read(BYTES_MAX + 1)
     except (OSError, ValueError) as error:

@@ -18,6 +18,7 @@ from supervisor.agents.probe.discovery import InstalledAgent, find, find_all
 from supervisor.agents.probe.sandbox import make_sandbox
 from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, json_text
+from supervisor.cli.terminal import table_width
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.processes.host import ShimHost
 
@@ -37,7 +38,7 @@ def agents_group(context: click.Context, as_json: bool) -> int:
         if as_json:
             say(json_text([_listed(one) for one in found]))
         else:
-            say(columns(("NAME", "VERSION", "ADAPTERS", "WHERE"), map(_row, found)))
+            say(columns(("NAME", "VERSION", "ADAPTERS", "WHERE"), map(_row, found), table_width()))
     return DONE
 
 

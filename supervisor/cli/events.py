@@ -17,7 +17,8 @@ from supervisor.cli.rendering import event_line, json_line
 from supervisor.control.ping import ReplyLost
 from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.diagnostics.tree_view import tool_calls
-from supervisor.lifecycles.turn import split_call
+from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
+from supervisor.lifecycles.turn import split_call, split_permission
 from supervisor.lifecycles.types import INTEGER_MAX, LifecycleEvent, RecordId
 from supervisor.ports import Reader
 
@@ -52,8 +53,11 @@ class _Records:
         self._reader, self._id, self._as_json = reader, entity_id, as_json
         self._entity: str | None = None
         self._call: int | None = None
+        self._permission: int | None = None
         if entity_id is not None:
             self._entity, self._call = split_call(entity_id)
+            if self._call is None:
+                self._entity, self._permission = split_permission(entity_id)
         self._calls = ToolCallIndex()
 
     def read(self, *, after: RecordId, follow: bool) -> RecordId:
@@ -101,5 +105,8 @@ class _Records:
     def _show(self, event: LifecycleEvent, after: RecordId) -> None:
         label = self._calls.label(event)
         about_it = self._call is None or self._calls.take(event) == self._call
+        if self._permission is not None:
+            is_answered = event.event in (PermissionAnswered.spelled, PermissionRequested.spelled)
+            about_it = is_answered and event.metadata.get("number") == self._permission
         if about_it and event.seq > after:
             say(json_line(event) if self._as_json else event_line(event, call=label))

@@ -10,6 +10,7 @@ import anyio
 
 from supervisor.cli.options import say, warn
 from supervisor.cli.rendering import columns, json_text
+from supervisor.cli.terminal import table_width
 from supervisor.control.client import answers_to
 from supervisor.control.requests import AccessLevels, Processes, Request, Stalls
 from supervisor.journal.statedir import StateDir
@@ -84,4 +85,4 @@ def show_levels(state_dir: Path, *, as_json: bool) -> None:
 
 
 def _print(document: Any, heads: Sequence[str], rows: Sequence[Sequence[str]], none: str, *, as_json: bool) -> None:
-    say(json_text(document) if as_json else columns(heads, rows) if rows else none)
+    say(json_text(document) if as_json else columns(heads, rows, table_width()) if rows else none)

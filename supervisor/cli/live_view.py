@@ -39,6 +39,7 @@ from supervisor.cli.progress import OUTPUT_MAX, OutputFollower, OutputLine, Prog
 from supervisor.cli.rendering import json_line
 from supervisor.cli.results import results_json, results_text
 from supervisor.cli.run_table import RunTable, fit
+from supervisor.cli.terminal import table_width
 from supervisor.diagnostics.tree_view import NOTHING
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
@@ -155,7 +156,7 @@ class PlainView(_LineView):
         self._write(RECOVERED if outage is None else printable(outage.words))
 
     def end(self, result: PlanResult) -> None:
-        self._write(f"\n{results_text(result, self._state.root)}")
+        self._write(f"\n{results_text(result, self._state.root, table_width())}")
 
 
 class TableView:
@@ -236,7 +237,7 @@ class TableView:
     def end(self, result: PlanResult) -> None:
         self._live.transient = True  # the table of the results says the same
         self.close()
-        self._console.print(Text(results_text(result, self._state.root)), soft_wrap=True)
+        self._console.print(Text(results_text(result, self._state.root, table_width())), soft_wrap=True)
 
     def close(self) -> None:
         try:

@@ -15,13 +15,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from supervisor.cli.options import state_dir_words
 from supervisor.control.error_messages import BadInput, UnknownId
-from supervisor.diagnostics.outcomes import data_of
+from supervisor.diagnostics.outcomes import Outcomes, data_of
 from supervisor.diagnostics.tree_view import STAYING, tool_calls
 from supervisor.embedding.journals import read_state
 from supervisor.journal.statedir import StateDir, StateDirError
 from supervisor.lifecycles.run_ids import GivenId, ambiguous_task, id_of_task, is_run_id, name_of_task, read_id
+from supervisor.lifecycles.task import TaskEnd
 from supervisor.lifecycles.trigger import TRIGGER_PREFIX
+from supervisor.lifecycles.turn import split_permission
 from supervisor.lifecycles.types import InvalidArgument, Kind
 from supervisor.ports import EntityRow, JournalError, Reader
 
@@ -262,8 +265,8 @@ def near_tasks(state_dir: Path, name: str) -> list[str]:
 
 
 def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
-    """Return the error for an id that ``abort``, ``send`` or ``inspect`` (*verb*) cannot be applied to: what has that
-    id, and what to type instead.
+    """Return the error for an id that ``abort``, ``send``, ``inspect`` or a command about tasks (*verb*) cannot be
+    applied to, since nothing alive has the id, or no supervisor runs: what has that id, and what to type instead.
 
     Raises:
         StateDirError, JournalError: the journal cannot be read.
@@ -273,18 +276,19 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
         rows = reader.entities(ended_kinds=STAYING)
         entity_id = in_session(reader, rows, entity_id)
         running = state.lock_holder() is not None
-        row = reader.entity(entity_id) or task_given(rows, entity_id, running=running)
+        task = task_given(rows, entity_id, running=running)
+        row = (verb == "task" and task) or reader.entity(entity_id) or task
+        if row is None and (asked := reader.entity(split_permission(entity_id)[0])) is not None:
+            why = f"`supervisor why {entity_id}{state_dir_words(state.root)}` says how one was answered"
+            return BadInput(f"no request {entity_id} of {asked.id} waits for an answer; {why}")
         if row is None:
             return unknown_id(reader, entity_id)
         if row.kind in (Kind.RUN, Kind.JOB) and row.parent_id is not None:
             row = reader.entity(row.parent_id) or row
-    if verb == "inspect":
-        return BadInput(f"{row.id} does not live any more: `supervisor why {row.id}` explains its end")
-    data, session = data_of(row), row.parent_id or entity_id.partition(":")[0]
+    if row.kind == Kind.SESSION or verb in ("inspect", "task") or not running:
+        return BadInput(_after_the_end(row, rows, verb, running=running, options=state_dir_words(state.root)))
+    session = row.parent_id or entity_id.partition(":")[0]
     match row.kind:
-        case Kind.SESSION:
-            outcome = f" ({data['outcome']})" if data.get("outcome") else ""
-            words = f"session {row.id} has ended{outcome}; `supervisor tree` shows what lives"
         case Kind.TASK:
             words = f"{entity_id} belongs to the task {row.id}, and is no session: " + _of_task(row, verb)
         case Kind.TURN | Kind.AGENT:
@@ -293,6 +297,25 @@ def not_living(state_dir: Path, entity_id: str, verb: str) -> BadInput:
         case _:
             words = f"{row.id} is a {row.kind}: `supervisor stop` ends the run; `supervisor tree` shows the sessions"
     return BadInput(words)
+
+
+def _after_the_end(row: EntityRow, rows: Sequence[EntityRow], verb: str, *, running: bool, options: str) -> str:
+    """Return a sentence about an entity that has ended, or that its supervisor has left, and the commands that show
+    what it has done."""
+    end = Outcomes(rows).of(row)
+    kind = {Kind.TASK.value: "task", Kind.WORKSTREAM.value: "run"}.get(row.kind, row.kind)
+    name = f"{kind} {row.id}"
+    words = f"{name} has ended{f' ({end})' if end else ''}"
+    if not row.ended and not running and not end:
+        next_run = "the next `supervisor run` ends it, or goes on with it"
+        words = f"no supervisor runs, and {name} stopped with the last one: {next_run}"
+    writer = row.parent_id if row.kind in (Kind.TURN, Kind.AGENT) else row.id
+    advice = [f"`supervisor why {row.id}{options}` explains its end"]
+    if row.kind in (Kind.SESSION, Kind.TASK, Kind.TURN, Kind.AGENT):
+        advice.insert(0, f"`supervisor logs {writer}{options}` shows what its agent wrote")
+    if verb == "task" and row.kind == Kind.TASK and end != TaskEnd.COMPLETED:
+        advice.append(f"`supervisor run PLAN.yaml --resume{options}` does what was left")
+    return f"{words}; {', '.join(advice)}"
 
 
 def _command(verb: str, session: str) -> str:

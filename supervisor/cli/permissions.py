@@ -12,6 +12,7 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, duration, json_text
 from supervisor.cli.sessions import operator, send_request
+from supervisor.cli.terminal import table_width
 from supervisor.control.requests import Answer, Permissions
 from supervisor.policies.permissions import OpenPermission
 from supervisor.policies.redaction import printable
@@ -32,7 +33,7 @@ def _text(waiting: Sequence[OpenPermission]) -> str:
     heads = ("ID", "AGENT", "KIND", "TITLE", "LEFT", "OFFERS")
     rows = ((one.id, one.agent, _kind(one), one.title, duration(one.left_s), ", ".join(one.options)) for one in waiting)
     details = [f"\n{printable(one.id)}:\n{_indented(one.detail)}" for one in waiting if one.detail]
-    return "\n".join([columns(heads, rows), *details])
+    return "\n".join([columns(heads, rows, table_width()), *details])
 
 
 def _kind(one: OpenPermission) -> str:

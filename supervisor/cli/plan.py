@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from supervisor.cli.options import PATH, check_workdir, examples, say, state_dir
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.plan_show import show_command
 from supervisor.cli.rendering import columns
+from supervisor.cli.terminal import table_width
 from supervisor.cli.time_outs import time_outs, time_outs_json, time_outs_text
 from supervisor.control.error_messages import DONE, BadInput
 from supervisor.embedding.journals import open_reader
@@ -53,16 +54,17 @@ def _check(plan: Path, as_json: bool, workdir: Path, state_dir: Path) -> int:
     try:
         found = read_plan(plan)
         check_workdir(workdir)
-        anyio.run(check_environment, found.agents, found.settings, workdir)
+        remarks = anyio.run(check_environment, found.agents, found.settings, workdir)
     except (BadPlan, ValueError, WorkspaceError) as error:
         raise BadInput(str(error)) from None
     name = "standard input" if plan == STANDARD_INPUT else plan
     history = _history(found, state_dir)
+    warnings = {**_warnings(found, history), "repository": remarks}
     if as_json:
-        say(json.dumps(_as_json(found, history)))
+        say(json.dumps(_as_json(found, history, warnings)))
         return DONE
     say(f"{name}: {_summary(found)}: no problems")
-    for words in (words for lines in _warnings(found, history).values() for words in lines):
+    for words in (words for lines in warnings.values() for words in lines):
         say(f"{name}: {words}")
     limits = time_outs(found, history)
     say(f"\n{time_outs_text(limits, [_names(one.tasks, whole=len(limits) == 1) for one in limits])}")
@@ -107,8 +109,8 @@ def _worst_cases_text(plan: Plan, history: TaskHistory) -> str:
     together = f"Together, the tasks answer failures with at most {_counted(retries_max(plan), 'launch', 'es')}"
     return "\n".join(
         [
-            "If the agent of a task fails for ever, the task has failed after (without the agent's own time):",
-            columns(("TASK", "ITS AGENT", "TRIES", "AT MOST"), rows),
+            "If its agent fails for ever, a task has failed after (agent's time not counted):",
+            columns(("TASK", "ITS AGENT", "TRIES", "AT MOST"), rows, table_width()),
             *([f"{together} (retry_budget)."] if tasks > 1 else []),
         ]
     )
@@ -129,15 +131,16 @@ def _at_most(seconds: float) -> str:
     return f"{math.ceil(seconds)} s"
 
 
-def _as_json(plan: Plan, history: TaskHistory) -> dict[str, object]:
-    """Return the names in *plan* as data; subtasks are listed among the tasks, each after its parent."""
+def _as_json(plan: Plan, history: TaskHistory, warnings: Mapping[str, list[str]]) -> dict[str, object]:
+    """Return the names in *plan*, and *warnings*, as data; subtasks are listed among the tasks, each after its
+    parent."""
     tasks = [one.task.id for one in every_task(plan.tasks)]
     said = {"workstream": plan.workstream, "agents": list(plan.agents), "workers": list(plan.workers), "tasks": tasks}
     groups = _worst_cases(plan, history)
     worst = [{"tasks": names, "ways": [one._asdict() for one in cases]} for cases, names in groups.items()]
     limits = time_outs_json(time_outs(plan, history))
     told = {"time_outs": limits, "worst_cases": worst, "retries_max": retries_max(plan)}
-    return {"ok": True, **said, **told, **{name: lines for name, lines in _warnings(plan, history).items() if lines}}
+    return {"ok": True, **said, **told, **{name: lines for name, lines in warnings.items() if lines}}
 
 
 def _warnings(plan: Plan, history: TaskHistory) -> dict[str, list[str]]:

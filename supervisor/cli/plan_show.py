@@ -11,6 +11,7 @@ from supervisor.cli.lookup import open_journal, run_given
 from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.rendering import columns, counted, json_text
+from supervisor.cli.terminal import table_width
 from supervisor.control.error_messages import BadInput
 from supervisor.diagnostics.execution_plan import ExecutionPlan, mermaid
 from supervisor.diagnostics.merge_plan import merge_plan_text
@@ -79,5 +80,5 @@ def _text(found: ExecutionPlan) -> str:
     counts = f"{counted(len(rows), 'task', 'tasks')} in {counted(len(found.stages), 'stage', 'stages')}"
     heads = ("STAGE", "TASK", "AGENT", "WAITS FOR", "PART OF", "STATE")
     shown = [index for index in range(len(heads)) if index < 4 or any(row[index] not in ("", "-") for row in rows)]
-    table = columns([heads[index] for index in shown], [[row[index] for index in shown] for row in rows])
+    table = columns([heads[index] for index in shown], [[row[index] for index in shown] for row in rows], table_width())
     return f"{printable(whose)}: {counts}\n{table}"

@@ -19,7 +19,7 @@ from supervisor.journal.transcript import end_of, follow_from
 from supervisor.lifecycles.run_ids import name_of_task
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import ENDS_WELL, Task, task_end
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import SUPERVISOR_ENDED, Kind, LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import EntityRow
 
@@ -163,7 +163,9 @@ class Progress:
                 at, f"{name}: aborted{f' by {event.actor}' if event.actor else ''}: {why}", is_failure=True
             )
         elif event.event == "FatalError":
-            yield ProgressLine(at, f"{name}: session failed: {event.metadata.get('message') or why}", is_failure=True)
+            message = str(event.metadata.get("message") or why)
+            words = "session ended with its supervisor" if message == SUPERVISOR_ENDED else f"session failed: {message}"
+            yield ProgressLine(at, f"{name}: {words}", is_failure=message != SUPERVISOR_ENDED)
         elif event.event == "SessionExited" and event.from_status == Session.SPAWNING.value:
             yield ProgressLine(at, f"{name}: agent could not be started: {why}", is_failure=True)
 

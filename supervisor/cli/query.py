@@ -29,6 +29,7 @@ from supervisor.cli.rendering import (
     tree_json,
     tree_text,
 )
+from supervisor.cli.terminal import table_width
 from supervisor.control.error_messages import BadInput
 from supervisor.control.ping import problems_of
 from supervisor.diagnostics.state_times import read_state_times
@@ -93,7 +94,9 @@ def ps_command(
         placed = [({"host": name} if name else {}, one) for name, _, seen in parts for one in seen]
         say(json_text([{**place, **to_builtins(one)} for place, one in placed]))
     else:
-        say("\n\n".join(f"{heading}\n{ps_text(seen)}" if view.own else ps_text(seen) for _, heading, seen in parts))
+        width = table_width()
+        texts = [(heading, ps_text(seen, width)) for _, heading, seen in parts]
+        say("\n\n".join(f"{heading}\n{text}" if view.own else text for heading, text in texts))
     if view.shows_own:
         _warn_of_troubles(state, rows, running)
 
@@ -110,7 +113,7 @@ def _watch(state: StateDir, *, all_of_it: bool) -> None:
             is_drawn = True
             say(_fitting(ps_text(sorted(seen, key=lambda one: one.ended))))
         elif shown != (shown := [(one.id, one.state, one.note) for one in seen]):
-            say(f"{ps_text(seen)}\n")
+            say(f"{ps_text(seen, table_width())}\n")
         sys.stdout.flush()
         time.sleep(WATCH_S)
     if is_drawn:  # otherwise the screen is the user's
@@ -276,7 +279,7 @@ def dead_letters_command(state_dir: Path, as_json: bool) -> None:
     if as_json:
         say(json_text([{**to_builtins(one), "try_again": again} for one, again in letters]))
     else:
-        say(dead_letters_text(letters) if letters else "no task was given up")
+        say(dead_letters_text(letters, table_width()) if letters else "no task was given up")
 
 
 def _again(letter: DeadLetter, state_dir: Path, *, live: bool) -> str:

@@ -7,13 +7,16 @@ characters escaped that a terminal would interpret.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from math import isfinite
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from supervisor.diagnostics.state_times import local_text
 from supervisor.diagnostics.tool_calls import ToolCallIndex
+from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.policies.redaction import printable
 
 if TYPE_CHECKING:  # a command imports the modules of the values that it prints, and no others
@@ -34,6 +37,10 @@ if TYPE_CHECKING:  # a command imports the modules of the values that it prints,
         UncrossedEdge,
     )
 
+FIRST_MAX = 24
+"""Width up to which a text of the first column stands beside the others in a table that is too wide."""
+COLUMN_MIN = 8
+"""Width that a column keeps however narrow the terminal is."""
 INDENTED_MAX = 64
 """Number of levels of a tree up to which its JSON is indented."""
 
@@ -51,6 +58,8 @@ def json_text(value: Any) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration as text: ``0.42 s``, ``12 s``, ``3 min 20 s`` or ``2 h 5 min``."""
+    if not isfinite(seconds):  # of a journal of others
+        return "unknown"
     if seconds < 10:
         return f"{seconds:.2f} s"
     whole = int(seconds)
@@ -61,12 +70,12 @@ def duration(seconds: float) -> str:
 
 def clock(timestamp: float) -> str:
     """Return the local time of day for a Unix time, as ``HH:MM:SS.mmm``."""
-    return datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    return local_text(timestamp, "%H:%M:%S.%f")[:-3]
 
 
 def local_time(timestamp: float) -> str:
     """Return the local date and time for a Unix time, as ``YYYY-MM-DD HH:MM:SS``."""
-    return datetime.fromtimestamp(timestamp).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return local_text(timestamp, "%Y-%m-%d %H:%M:%S")
 
 
 def cost(cost_usd: float, tokens: int) -> str:
@@ -76,13 +85,46 @@ def cost(cost_usd: float, tokens: int) -> str:
     return f"{tokens} tokens" if tokens else ""
 
 
-def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return lines with aligned columns; the last column is not padded."""
+def columns(heads: Sequence[str], rows: Iterable[Sequence[str]], width: int | None = None) -> str:
+    """Return lines with aligned columns; the last column is not padded.
+
+    With *width*, no line is longer. Where the columns are too wide together, a long text in the first one, an id as a
+    rule, gets lines of its own, and the widest of the others are wrapped: nothing is cut off.
+    """
     cells = [list(heads), *([printable(cell) for cell in row] for row in rows)]
     widths = [max(len(row[index]) for row in cells) for index in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
-    )
+    if width is not None and sum(widths) + 2 * (len(heads) - 1) > width:
+        widths = _narrowed(cells, widths, width)
+        return "\n".join(line for row in cells for line in _folded(row, widths, width))
+    return "\n".join(_padded(row, widths) for row in cells)
+
+
+def _padded(row: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _narrowed(cells: Sequence[Sequence[str]], widths: Sequence[int], width: int) -> list[int]:
+    """Return widths of columns that fit into *width* together, if that is possible with ``COLUMN_MIN`` for each."""
+    first = max(len(row[0]) for row in cells if len(row[0]) <= FIRST_MAX)
+    narrowed = [min(widths[0], first), *widths[1:]]
+    while sum(narrowed) + 2 * (len(narrowed) - 1) > width and len(narrowed) > 1:
+        widest = max(range(1, len(narrowed)), key=lambda index: narrowed[index])
+        if narrowed[widest] <= COLUMN_MIN:
+            break
+        narrowed[widest] -= 1
+    return narrowed
+
+
+def _folded(row: Sequence[str], widths: Sequence[int], width: int) -> Iterator[str]:
+    """Yield the lines of one row."""
+    first, *others = row
+    if len(first) > widths[0]:
+        yield from wrap(first, width, break_on_hyphens=False)
+        first = ""
+    parts = [[first], *(wrap(cell, most) or [""] for cell, most in zip(others, widths[1:], strict=True))]
+    for number in range(max(map(len, parts))):
+        if line := _padded([part[number] if number < len(part) else "" for part in parts], widths):
+            yield line
 
 
 # ------------------------------------------------------------------------------------------------------- events
@@ -120,16 +162,33 @@ def _change(event: LifecycleEvent) -> str:
 def _metadata(event: LifecycleEvent, left_out: str) -> list[str]:
     """Return the few metadata fields without which a record's line is hard to understand, except the field
     *left_out*."""
-    shown = ("title", "outcome", "status", "ended_by", "target", "scope", "policy_edge", "rung", "took_s")
+    shown: tuple[str, ...] = (
+        "title",
+        "outcome",
+        "decision",
+        "status",
+        "ended_by",
+        "target",
+        "scope",
+        "policy_edge",
+        "rung",
+        "took_s",
+    )
     # The journal's name for a termination stage is ``rung``, from before there was one word for it.
+    if event.event in (PermissionAnswered.spelled, PermissionRequested.spelled):
+        shown = ("number", *shown, "kind", "by", "why")
     found = {"stage" if name == "rung" else name: event.metadata.get(name) for name in shown if name != left_out}
     return [f"{name}={value}" for name, value in found.items() if value not in (None, "")]
 
 
 # ----------------------------------------------------------------------------------------------- what there is
-def ps_text(rows: Iterable[EntityLine]) -> str:
-    heads = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "LAST SIGN", "COST", "PARENT", "NOTE")
-    return columns(heads, (_ps_row(row) for row in rows))
+def ps_text(rows: Iterable[EntityLine], width: int | None = None) -> str:
+    heads: tuple[str, ...] = ("ID", "KIND", "STATE", "SEEN AS", "AGE", "LAST SIGN", "COST", "PARENT", "NOTE")
+    cells = [_ps_row(row) for row in rows]
+    if width is not None and max(map(len, columns(heads, cells).splitlines())) > width:
+        shown = [index for index, head in enumerate(heads) if head != "PARENT" and any(row[index] for row in cells)]
+        heads, cells = tuple(heads[index] for index in shown), [tuple(row[index] for index in shown) for row in cells]
+    return columns(heads, cells, width)
 
 
 def _ps_row(row: EntityLine) -> tuple[str, ...]:
@@ -138,11 +197,11 @@ def _ps_row(row: EntityLine) -> tuple[str, ...]:
     return (row.id, row.kind, row.state, row.visual or "", duration(row.age_s), sign, spent, row.parent or "", row.note)
 
 
-def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]]) -> str:
+def dead_letters_text(letters: Iterable[tuple[DeadLetter, str]], width: int | None = None) -> str:
     """Return the tasks that were given up, each with the command to retry it."""
     heads = ("TASK", "ATTEMPTS", "RUNS", "TRY AGAIN", "LAST ERROR")
     rows = ((one.entity_id, str(one.attempts), str(one.runs), again, one.last_error) for one, again in letters)
-    return columns(heads, rows)
+    return columns(heads, rows, width)
 
 
 def tree_text(nodes: Sequence[Node]) -> str:
@@ -204,6 +263,10 @@ def plan_text(plan: AbortPlan, namesakes: Sequence[str] = ()) -> str:
     head = f"abort of {printable(plan.target)}, scope {plan.scope}"
     if plan.already_ended:
         return f"{head}: {_over(namesakes)}"
+    if not plan.nodes and not plan.ending:
+        return "\n".join(
+            [f"{head}: it would end nothing, since {_nothing_open(plan.scope)}", *map(_spared, plan.spared)]
+        )
     lines = [f"{head}: would end {len(plan.nodes)} within {plan.deadline_s:g} s; nothing was done; plan {plan.id}"]
     if plan.nodes:
         heads = ("KIND", "ID", "REACHED AS", "OVER", "MODE", "REQUEST/CANCEL/TERMINATE/KILL BY", "PIDS")
@@ -265,12 +328,20 @@ def receipt_text(receipt: Receipt, namesakes: Sequence[str] = ()) -> str:
         if receipt.cancelled_task is not None:
             over = f"it had already ended; its task {printable(receipt.cancelled_task)} is cancelled"
         return f"{head}: {over}{joined}{left}{late}"
+    if not receipt.nodes:
+        nothing = f"nothing was ended, since {_nothing_open(receipt.scope)}"
+        return "\n".join([f"{head} ({receipt.abort_id}): {nothing}", *(f"  {_spared(one)}" for one in receipt.spared)])
     lines = [f"{head} ({receipt.abort_id}): {printable(receipt.reason)}"]
     lines += [f"  {_ended_node(one)}" for one in receipt.nodes]
     lines += [f"  {_ended_process(one)}" for one in receipt.processes]
     lines += [f"  {_spared(one)}" for one in receipt.spared]
     lines += [f"  ended with it, since its turn was interrupted: {_beside(one)}" for one in receipt.beside]
     return "\n".join([*lines, f"  survivors: {receipt.survivors}; {_recorded(receipt)}"])
+
+
+def _nothing_open(scope: str) -> str:
+    """Return the reason why an abort with that scope reaches nothing."""
+    return "no tool call is open there" if scope == "tool" else "nothing that it reaches lives"
 
 
 def _ended_node(one: NodeReceipt) -> str:
@@ -306,7 +377,8 @@ def _recorded(receipt: Receipt) -> str:
 def inspected_text(seen: Inspected) -> str:
     """Return the inspection of one entity: a headline, its current activity, and the stacks of its tasks."""
     ending = f", {seen.phase}: {seen.reason}" if seen.reason else ""
-    lines = [f"{seen.kind} {printable(seen.id)}: {seen.state}{ending}"]
+    state = seen.state if seen.ending is None else f"is being ended, stage {seen.ending.stage}"
+    lines = [f"{seen.kind} {printable(seen.id)}: {state}{ending}"]
     queued = ", ".join(f"{count} {lane}" for lane, count in seen.queued.items() if count) or "nothing"
     late = f", {counted(seen.late_replies, 'late reply', 'late replies')}" if seen.late_replies else ""
     timers = counted(seen.timers, "timer", "timers")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from types import MappingProxyType
 from typing import Final
 
@@ -13,18 +14,23 @@ from supervisor.diagnostics.worker_use import worker_use_words
 from supervisor.lifecycles.run_ids import id_of_task
 from supervisor.lifecycles.task import ENDS_WELL
 from supervisor.policies.redaction import printable
-from supervisor.work.results import PlanResult, TaskResult
+from supervisor.work.results import PlanResult, TaskResult, named
 
 _RUN_ENDS: Final = {"failed": "failed", "cancelled": "was cancelled"}
 NO_STATES: Final[Mapping[str, str]] = MappingProxyType({})
 TAIL_MAX: Final = 10
 """Number of lines of a test's output that are shown."""
+WAITED_MIN_S: Final = 0.1
+"""Seconds of waiting that are worth a word."""
+NAMES_WIDTH: Final = 76
+"""Columns of the names of tasks that have one reason, without the indentation."""
 
 
-def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
+def results_text(result: PlanResult, state_dir: Path = DEFAULT, width: int | None = None) -> str:
     """Return the text at the end of a run: a row for each task, remarks and reasons below, and the reason why the run
-    did not succeed. *state_dir* is the state directory that the named commands read."""
-    lines = [*task_lines(result, state_dir), *completion_lines(result)]
+    did not succeed. *state_dir* is the state directory that the named commands read, *width* the columns of the
+    terminal."""
+    lines = [*task_lines(result, state_dir, width=width), *completion_lines(result)]
     if not result.ok:
         end = printable(f"the run {_RUN_ENDS[result.outcome]}: {result.why}")
         return "\n".join([*lines, "", end, *_tail(result.output), *branch_lines(result, state_dir)])
@@ -32,22 +38,34 @@ def results_text(result: PlanResult, state_dir: Path = DEFAULT) -> str:
     return "\n".join([*lines, *(["", f"what the agents wrote: {_logs(logs[0], state_dir)}"] if logs else [])])
 
 
-def task_lines(result: PlanResult, state_dir: Path, states: Mapping[str, str] = NO_STATES) -> list[str]:
+def task_lines(
+    result: PlanResult, state_dir: Path, states: Mapping[str, str] = NO_STATES, width: int | None = None
+) -> list[str]:
     """Return a table with a row for each task, and remarks and reasons below. *states* are the states of tasks by name,
-    for tasks that have not ended."""
-    heads = ("TASK", "OUTCOME", "LAUNCHES", "TOOK", "COST", "SESSION")
-    rows = (
-        (
-            _id(result, one),
-            one.outcome or states.get(one.id, ""),
-            str(one.launches or "-"),
-            duration(one.took_s),
-            cost(one.cost_usd, one.tokens) or "-",
-            one.session_id,
-        )
-        for one in result.tasks.values()
-    )
-    return [columns(heads, rows), *_reasons(result, state_dir)]
+    for tasks that have not ended. What a task has waited (for its next attempt, an approval, an obstacle) is a column
+    of its own, if any has. In a table that is too wide for *width*, a session is named only if it has not its task's
+    name."""
+    tasks = list(result.tasks.values())
+    table = {
+        "TASK": [_id(result, one) for one in tasks],
+        "OUTCOME": [one.outcome or states.get(one.id, "") for one in tasks],
+        "LAUNCHES": [str(one.launches or "-") for one in tasks],
+        "TOOK": [duration(one.worked_s or one.took_s) for one in tasks],
+        "WAITED": [duration(one.waited_s) if one.waited_s >= WAITED_MIN_S else "" for one in tasks],
+        "COST": [cost(one.cost_usd, one.tokens) or "-" for one in tasks],
+        "SESSION": [one.session_id for one in tasks],
+    }
+    if not any(table["WAITED"]):
+        del table["WAITED"]
+    if width is not None and max(map(len, _table(table, None).splitlines())) > width:
+        table["SESSION"] = ["" if one.session_id == one.id else one.session_id for one in tasks]
+        if not any(table["SESSION"]):
+            del table["SESSION"]
+    return [_table(table, width), *_reasons(result, state_dir)]
+
+
+def _table(table: Mapping[str, Sequence[str]], width: int | None) -> str:
+    return columns(tuple(table), zip(*table.values(), strict=True), width)
 
 
 def completion_lines(result: PlanResult) -> list[str]:
@@ -81,19 +99,24 @@ def _id(result: PlanResult, one: TaskResult) -> str:
 
 def _reasons(result: PlanResult, state_dir: Path) -> Iterator[str]:
     """Yield the remarks about the tasks that have ended, and for each that did not succeed the reason and the command
-    that prints the output of its agent."""
+    that prints the output of its agent. What is the same for several tasks stands once, with their number and names."""
+    equal: dict[tuple[str, ...], list[TaskResult]] = {}
     for one in result.tasks.values():
-        if not one.outcome:
-            continue
         if one.outcome in ENDS_WELL:
             yield from (printable(f"{one.id}: {remark}") for remark in one.remarks)
-            continue
+        elif one.outcome:
+            findings = one.findings.removeprefix(one.error).lstrip("\n")
+            equal.setdefault((one.outcome, one.error, findings, *one.remarks), []).append(one)
+    for (outcome, error, findings, *remarks), tasks in equal.items():
+        names = tasks[0].id if len(tasks) == 1 else f"{len(tasks)} tasks"
         yield ""
-        yield printable(f"{one.id} {one.outcome}: {one.error or 'no reason was recorded'}")
-        yield from _tail(one.findings.removeprefix(one.error).lstrip("\n"))
-        yield from (printable(f"    {remark}") for remark in one.remarks)
-        if one.outcome == "failed" and one.session_id:
-            yield f"    {_logs(_id(result, one), state_dir)}"
+        yield printable(f"{names} {outcome}: {error or 'no reason was recorded'}")
+        if len(tasks) > 1:
+            yield from (printable(f"    {line}") for line in wrap(named([one.id for one in tasks]), NAMES_WIDTH))
+        yield from _tail(findings)
+        yield from (printable(f"    {remark}") for remark in remarks)
+        if outcome == "failed" and (logged := next((one for one in tasks if one.session_id), None)) is not None:
+            yield f"    {_logs(_id(result, logged), state_dir)}"
 
 
 def _tail(output: str) -> list[str]:

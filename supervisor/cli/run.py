@@ -7,6 +7,7 @@ the state directory. A start that is refused, for example for an invalid plan, l
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,10 @@ def run_command(
         if names:
             fix = "agents of a run of your own take what inherit_env of their entries names; leave the option out"
             raise BadInput(f"--env: no daemon holds {given['state_dir']}; {fix}")
+    if os.getpid() == 1:  # of a container without an init
+        from supervisor.daemon.first_process import leave_first_process
+
+        leave_first_process()
     state = StateDir.open(given["state_dir"])
     with state.lock(starting=True):
         try:

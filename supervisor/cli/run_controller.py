@@ -18,6 +18,7 @@ from anyio.abc import TaskStatus
 
 from supervisor.cli.options import warn
 from supervisor.cli.terminal import ControllingTerminal
+from supervisor.control.process_setup import came_early, signals_to_handle
 from supervisor.daemon.reports import send_heartbeats, watch_disk
 from supervisor.host.supervision import SupervisorCore
 from supervisor.plans import BadPlan, Plan
@@ -55,13 +56,15 @@ class RunController:
     ) -> None:
         """Handle signals until cancelled. A cancel of the scope passed to ``task_status`` means that the run ends by
         itself, which is not announced; after that, a signal only makes the end come sooner."""
-        with anyio.open_signal_receiver(*_signals()) as signals:
+        with anyio.open_signal_receiver(*signals_to_handle()) as signals:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._watch_stops)
                 group.start_soon(watch_disk, self._sup, self._systemd)
                 group.start_soon(send_heartbeats, self._sup, self._systemd)
                 self._systemd.ready()
                 task_status.started(group.cancel_scope)
+                if came_early():
+                    await self._hang_up()
                 async for number in signals:
                     await (self._hang_up() if number == signal.SIGHUP else self._stop(number))
             async for number in signals:
@@ -85,10 +88,11 @@ class RunController:
 
     async def _hang_up(self) -> None:
         """Drain if the terminal has gone; else read the plan again. A closing terminal may send SIGHUP more than once,
-        so a later one does not end the drain."""
+        so a later one does not end the drain. A run in the background of a script, which the terminal does not
+        interrupt either, goes on without the terminal."""
         if not self._terminal.has_gone:
             await self._reload()
-        elif not self._sup.stopping.is_set():
+        elif not self._sup.stopping.is_set() and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             await self._end(signal.SIGHUP, now=False)
 
     async def _end(self, number: int, *, now: bool) -> None:
@@ -161,9 +165,3 @@ class RunController:
             self._say(f"not reloaded, nothing has changed: {error}")
         finally:
             self._systemd.ready()
-
-
-def _signals() -> list[signal.Signals]:
-    """Return the signals to handle. SIGHUP is left out if it is ignored, as under ``nohup``."""
-    hangup = [] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else [signal.SIGHUP]
-    return [signal.SIGINT, signal.SIGTERM, *hangup]

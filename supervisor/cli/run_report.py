@@ -19,6 +19,7 @@ from supervisor.cli.lookup import open_journal, run_given
 from supervisor.cli.options import examples, json_option, say, state_dir_option, state_dir_words
 from supervisor.cli.rendering import counted, duration, json_text, local_time
 from supervisor.cli.results import branch_lines, completion_lines, task_lines
+from supervisor.cli.terminal import table_width
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.run_summary import RunSummary, merge_obstacle, summarize_runs
 from supervisor.diagnostics.state_times import read_state_times
@@ -165,7 +166,7 @@ def report_text(report: RunReport, state_dir: Path) -> str:
         printable(f"run {run.id} of {run.plan}: {run.words}, {run.done} of {tasks} done"),
         f"started {local_time(run.started_at)}, took {duration(run.took_s)}; used: {used.words or 'nothing reported'}",
         "",
-        *task_lines(report.result, state_dir, report.states),
+        *task_lines(report.result, state_dir, report.states, table_width()),
         *completion_lines(report.result),
     ]
     if report.merged:

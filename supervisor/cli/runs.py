@@ -12,6 +12,7 @@ from supervisor.cli.lookup import open_journal
 from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.query import used_in
 from supervisor.cli.rendering import columns, cost, duration, json_text, local_time
+from supervisor.cli.terminal import table_width
 from supervisor.diagnostics.run_summary import RunSummary, summarize_runs
 
 
@@ -50,4 +51,5 @@ def runs_text(runs: Sequence[RunSummary]) -> str:
             )
             for one in runs
         ),
+        table_width(),
     )

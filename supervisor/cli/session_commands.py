@@ -19,8 +19,8 @@ from supervisor.cli.logs import TranscriptLines, line_json
 from supervisor.cli.lookup import LOOK_AGAIN_S, living_session, open_journal, with_run
 from supervisor.cli.options import PATH, examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
-from supervisor.cli.sessions import operator, send_message, send_request
-from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, ControlError
+from supervisor.cli.sessions import explained, operator, send_message, send_request
+from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput, ControlError, NotRunning
 from supervisor.control.requests import Close, Prompt, Send, Start
 from supervisor.diagnostics.outcomes import Outcomes
 from supervisor.journal.statedir import StateDir
@@ -106,7 +106,11 @@ def _say_started(session: str, result: dict[str, Any] | None) -> None:
 @json_option
 def close_command(session: str, reason: str, state_dir: Path, as_json: bool) -> None:
     """End a session as completed, with everything below it, and wait for its end."""
-    answer = send_request(state_dir, Close(id=session, reason=reason, by=operator()), f"the close of {session} goes on")
+    try:
+        request = Close(id=session, reason=reason, by=operator())
+        answer = send_request(state_dir, request, f"the close of {session} goes on")
+    except (NotRunning, ControlError) as error:
+        raise explained(state_dir, session, "close", error) from None
     say(json_text(answer) if as_json else f"session {session} is closed")
 
 

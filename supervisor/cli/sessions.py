@@ -107,7 +107,7 @@ def abort(
         )
     except (NotRunning, ControlError) as error:
         if not _has_ended(state_dir, target, error):
-            raise _explained(state_dir, target, "abort", error) from None
+            raise explained(state_dir, target, "abort", error) from None
         gone = Receipt(abort_id="", target=target, scope=AbortScope(scope), reason=reason, already_ended=True)
         answer = {"receipt": msgspec.to_builtins(gone)}
     if as_json:
@@ -153,10 +153,10 @@ def _has_ended(state_dir: Path, target: str, error: NotRunning | ControlError) -
     return known is True
 
 
-def _explained(state_dir: Path, target: str, verb: str, error: NotRunning | ControlError) -> Exception:
-    """Return the error to report for *error*: if no living session has the id *target*, what has it, and what to type
-    instead."""
-    if isinstance(error, ControlError) and error.kind == "unknown":
+def explained(state_dir: Path, target: str, verb: str, error: NotRunning | ControlError) -> Exception:
+    """Return the error to report for *error*: if no living session has the id *target*, or no supervisor runs, what has
+    it, and what to type instead."""
+    if isinstance(error, NotRunning) or error.kind == "unknown":
         with suppress(StateDirError, JournalError):
             return not_living(state_dir, target, verb)
     return error
@@ -202,8 +202,8 @@ def send_message(state_dir: Path, request: Send) -> dict[str, Any]:
     """
     try:
         return send_request(state_dir, request)
-    except ControlError as error:
-        raise _explained(state_dir, request.id, "send", error) from None
+    except (NotRunning, ControlError) as error:
+        raise explained(state_dir, request.id, "send", error) from None
 
 
 def _send_and_wait(state_dir: Path, request: Send, *, as_json: bool) -> int:
@@ -242,8 +242,8 @@ def inspect(entity_id: str, run: str | None, state_dir: Path, as_json: bool) -> 
     entity_id = with_run(entity_id, run)
     try:
         answer = send_request(state_dir, Inspect(id=entity_id))
-    except ControlError as error:
-        raise _explained(state_dir, entity_id, "inspect", error) from None
+    except (NotRunning, ControlError) as error:
+        raise explained(state_dir, entity_id, "inspect", error) from None
     used = used_by(state_dir, answer["inspected"]["id"])
     document = {**answer["inspected"], "used": used.as_record if used is not None else {}}
     inspected = msgspec.convert(answer["inspected"], Inspected)

@@ -17,9 +17,9 @@ from supervisor.cli.completion import complete_ids
 from supervisor.cli.lookup import near_tasks, with_run
 from supervisor.cli.options import PATH, TASK, examples, json_option, run_option, say, state_dir_option, warn
 from supervisor.cli.rendering import json_text
-from supervisor.cli.sessions import operator, send_request
+from supervisor.cli.sessions import explained, operator, send_request
 from supervisor.control.client import answers_to
-from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput, advised
+from supervisor.control.error_messages import BAD_INPUT, DONE, WORK_FAILED, BadInput, NotRunning, advised
 from supervisor.control.requests import AddTasks, Split, Steer
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind, Verb
@@ -215,7 +215,11 @@ def _read(file: Path | None) -> tuple[str, str]:
 def _send(kind: type[Steer | Split], *, state_dir: Path, as_json: bool, by: str | None, **fields: Any) -> int:
     """Send a request and print the replies; return the exit status."""
     asked = kind(**fields, by=operator() if by is None else f"operator:{by}")
-    replies = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
+    try:
+        replies = anyio.run(answers_to, StateDir(state_dir).control_socket, asked)
+    except NotRunning as error:
+        named = next(iter(fields.get("tasks") or [fields.get("task")]))
+        raise explained(state_dir, named, "task", error) if named else error from None
     if as_json:
         say(json_text(replies))
     elif not replies:

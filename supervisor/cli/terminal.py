@@ -1,12 +1,22 @@
-"""The controlling terminal of this process: whether it has gone, which a SIGHUP alone does not say."""
+"""The terminal of a command: its width, and whether the controlling terminal has gone, which a SIGHUP alone does not
+say."""
 
 from __future__ import annotations
 
 import errno
 import os
+import sys
+from shutil import get_terminal_size
 from typing import Final
 
 _GONE: Final = (errno.ENXIO, errno.EIO, errno.ENODEV, errno.ENOENT)
+
+
+def table_width() -> int | None:
+    """Return the columns that a table on standard output may have: those of the terminal, or of the variable
+    ``COLUMNS``; ``None`` for a file or a pipe, whose reader takes lines as they are."""
+    is_bounded = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    return get_terminal_size().columns if is_bounded else None
 
 
 class ControllingTerminal:

@@ -8,6 +8,7 @@ from statistics import median
 from typing import NamedTuple
 
 from supervisor.cli.rendering import columns, cost, duration
+from supervisor.cli.terminal import table_width
 from supervisor.lifecycles.task import TaskEnd
 from supervisor.plans.plan import Plan
 from supervisor.plans.tasks import every_task
@@ -47,7 +48,7 @@ def time_outs_text(found: Sequence[TimeOut], names: Sequence[str]) -> str:
         (name, one.agent, duration(one.limit.seconds), _cap(one.limit), one.limit.why, _past_text(one.past))
         for name, one in zip(names, found, strict=True)
     )
-    return columns(_HEADS, rows)
+    return columns(_HEADS, rows, table_width())
 
 
 def _cap(limit: AttemptLimit) -> str:

@@ -15,6 +15,7 @@ import click
 from supervisor.cli.lookup import open_journal
 from supervisor.cli.options import PATH, check_workdir, examples, json_option, say, state_dir_option, warn
 from supervisor.cli.rendering import clock, columns, json_text
+from supervisor.cli.terminal import table_width
 from supervisor.control.error_messages import BadInput
 from supervisor.daemon.config import DaemonConfig, load_config
 from supervisor.diagnostics.outcomes import data_of
@@ -132,7 +133,7 @@ def list_command(state_dir: Path, workdir: Path, as_json: bool) -> None:
             }
         )
     heads = ("NAME", "SOURCE", "STARTS", "STATE", "NEXT")
-    say(json_text(found) if as_json else columns(heads, [[*one.values()] for one in found]))
+    say(json_text(found) if as_json else columns(heads, [[*one.values()] for one in found], table_width()))
     if reason := writable_by_agents(StateDir(state_dir).triggers):
         warn(reason)
 
@@ -263,7 +264,7 @@ def history_command(name: str | None, state_dir: Path, as_json: bool) -> None:
     else:
         heads = ("TIME", "TRIGGER", "DELIVERY", "OUTCOME", "RUN", "WHY")
         rows = [[clock(one["time"]), *(str(one[key]) or "-" for key in [*one][1:])] for one in lines]
-        say(columns(heads, rows))
+        say(columns(heads, rows, table_width()))
 
 
 def _line(trigger: str, record: LifecycleEvent) -> dict[str, Any]:

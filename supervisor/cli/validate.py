@@ -24,6 +24,7 @@ from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import LifecycleEvent
 from supervisor.policies.redaction import printable
 from supervisor.ports import Damage
+from supervisor.ports.input_files import open_input
 
 VIOLATIONS_MAX: Final = 1000
 """Number of violations that are listed; the others are only counted."""
@@ -84,7 +85,7 @@ def _read_lines(path: Path) -> Report | None:
     """Check a log and return the result, or ``None`` if the file is not a log. The file is opened once, since data read
     from a pipe cannot be read again."""
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             if path.suffix == _SUFFIX or file.peek(len(_MAGIC)).startswith(_MAGIC):  # no log, however damaged it is
                 return None
             return validate_lines(split_lines(iter(lambda: file.read(_CHUNK_BYTES), b"")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -19,10 +18,8 @@ from supervisor.diagnostics.causal_trace import (
     Annotation,
     Explanation,
     RecordRole,
-    Records,
     SpineStep,
-    WithArchives,
-    why,
+    explain,
 )
 from supervisor.diagnostics.tool_calls import ToolCallIndex
 from supervisor.diagnostics.tree_view import STAYING
@@ -87,15 +84,10 @@ def _explained_by(
         entity_id = _exact_id(reader, entity_id, running=running)
     else:
         entity_id = newest_of_name(reader, entity_id, running=running)
-    records: Records = reader
-    explanation = _explained(records, entity_id)
-    if reader.archived_records() and (explanation is None or explanation.missing is not None):
-        records = WithArchives(reader)
-        explanation = _explained(records, entity_id)
-    if explanation is None:
+    if (explanation := explain(reader, entity_id)) is None:
         raise unknown_id(reader, entity_id)
     turns = dict.fromkeys(one.entity_id for one in explanation.records if one.entity_type == Kind.TURN)
-    return explanation, [one for turn in turns for one in records.events(turn)]
+    return explanation, [one for turn in turns for one in reader.events(turn, archived=True)]
 
 
 def _explained_in_fleet(
@@ -119,8 +111,8 @@ def _explained_in_fleet(
     found: list[tuple[str, tuple[Explanation, list[LifecycleEvent]]]] = []
     for other in view.others:
         try:
-            explain = partial(_explained_by, entity_id=entity_id, exact=exact, running=other.is_running)
-            answer = read_replica(other, explain)
+            ask = partial(_explained_by, entity_id=entity_id, exact=exact, running=other.is_running)
+            answer = read_replica(other, ask)
         except BadInput as error:
             missing = missing or error
         else:
@@ -143,13 +135,6 @@ def _exact_id(reader: Reader, entity_id: str, *, running: bool) -> str:
     is_known = reader.entity(entity_id) is not None or ("#" in entity_id and reader.archived_records())
     task = None if is_known else task_given(rows, entity_id, running=running)
     return task.id if task is not None else entity_id
-
-
-def _explained(records: Records, entity_id: str) -> Explanation | None:
-    """Return the explanation of an entity; ``None`` if no record is about it."""
-    with suppress(LookupError):
-        return why(records, entity_id)
-    return None
 
 
 # ---------------------------------------------------------------------------------------------------------- text

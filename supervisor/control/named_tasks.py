@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from supervisor.lifecycles.run_ids import ambiguous_task, read_id
-from supervisor.lifecycles.types import InvalidArgument, Kind
+from supervisor.lifecycles.types import InvalidArgument, Kind, NoSuchEntity
 from supervisor.plans.task_control import WorkControl
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 
 if TYPE_CHECKING:
     from supervisor.sessions.registry import SessionRegistry

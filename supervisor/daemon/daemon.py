@@ -35,7 +35,7 @@ from supervisor.embedding.runtime import reconfigure
 from supervisor.host.api import Supervisor
 from supervisor.host.factories import profile_of
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import Kind, RecordId
+from supervisor.lifecycles.types import Kind, NoSuchEntity, RecordId
 from supervisor.plans import Plan, Settings
 from supervisor.plans.daemon_control import Hooks, PlanRequest, SubmittedPlan
 from supervisor.plans.recorded import plain_plan, recalled_plan
@@ -44,7 +44,7 @@ from supervisor.plugins.reading import load_plan
 from supervisor.policies.argument_checks import check_name
 from supervisor.ports import EntityRow, JournalError
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.sessions.journal_state import records_of
 from supervisor.sessions.setup import Setup
 from supervisor.work.plan_handle import PlanHandle, Submissions

@@ -21,6 +21,7 @@ import anyio
 
 from actors import ActorStopped
 from supervisor.control.http.options import HttpOptions
+from supervisor.control.process_setup import signals_to_handle
 from supervisor.daemon.backlog_directory import BacklogDirectory
 from supervisor.daemon.config import DaemonConfig
 from supervisor.daemon.daemon import Daemon
@@ -69,7 +70,7 @@ async def serve(options: ServiceOptions, state: StateDir, say: Callable[[str], N
     elif state.triggers.exists():
         say(f"{state.triggers} is not read: the daemon's configuration does not say triggers: true")
     systemd = Notifier()
-    with anyio.open_signal_receiver(*_signals()) as signals:
+    with anyio.open_signal_receiver(*signals_to_handle()) as signals:
         async with (
             _fleet_of(options, state) as fleet,
             open_in(
@@ -200,7 +201,3 @@ async def _end_when_told(daemon: Daemon, sup: Supervisor, systemd: Notifier, say
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     os._exit(0)
-
-
-def _signals() -> list[signal.Signals]:
-    return [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]

@@ -32,15 +32,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from typing import Final, Protocol
 
 import msgspec
 
 from supervisor.diagnostics.cause_sentence import cause_sentence
+from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.lifecycles.task import Claimed, StepFreed, StepHeld, task_end
 from supervisor.lifecycles.trigger import DeliveryAccepted
-from supervisor.lifecycles.turn import split_call
+from supervisor.lifecycles.turn import split_call, split_permission
 from supervisor.lifecycles.types import ABORT_RECORD, Kind, LifecycleEvent, RecordId
 from supervisor.ports import Reader
 
@@ -48,6 +50,7 @@ _CAUSES: Final = frozenset({ABORT_RECORD, "OperatorStop", "FatalError", "GraceEx
 """Events that end an entity; such an event of an entity that has already ended is a later cause."""
 _OBSTACLES: Final = frozenset({StepHeld.spelled, StepFreed.spelled})
 
+_OF_A_PERMISSION: Final = frozenset({PermissionRequested.spelled, PermissionAnswered.spelled})
 _OF_A_TASK: Final = frozenset({Kind.TASK.value, Kind.RUN.value, Kind.JOB.value})
 
 
@@ -88,7 +91,7 @@ class RecordList:
         return iter(sorted((one for name in names for one in self._named.get(name, ())), key=_seq))
 
 
-class WithArchives:
+class _WithArchives:
     """Records of a journal and of its archives (:class:`Records`)."""
 
     def __init__(self, reader: Reader) -> None:
@@ -156,8 +159,23 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted(found, key=_seq))
 
 
+def explain(reader: Reader, entity_id: str) -> Explanation | None:
+    """Return the explanation of the last change of *entity_id*, which may be a tool call; ``None`` if no record is
+    about it. Archives are read only if the journal itself lacks a record."""
+    everywhere = _WithArchives(reader)
+    found: Explanation | None = None
+    records: Records
+    for records in (reader, everywhere):
+        with suppress(LookupError):
+            found = why(records, entity_id)
+        if (found is not None and found.missing is None) or not reader.archived_records():
+            break
+    return found
+
+
 def why(records: Records, entity_id: str) -> Explanation:
-    """Explain the last change of *entity_id*, which may be a tool call (``lead:t1:c2``).
+    """Explain the last change of *entity_id*, which may be a tool call (``lead:t1:c2``) or a permission request
+    (``lead:t1:p1``).
 
     Raises:
         LookupError: no record is about *entity_id*.
@@ -340,6 +358,10 @@ def _last_change(records: Records, entity_id: str) -> LifecycleEvent:
         return ([one for one in own if _changes_state(one)] or own)[-1]
     turn_id, number = split_call(entity_id)
     found = _last_of_call(list(records.events(turn_id)), number) if number is not None else None
+    asking, request = split_permission(entity_id)
+    if request is not None:
+        about = [one for one in records.events(asking) if one.event in _OF_A_PERMISSION]
+        found = next((one for one in reversed(about) if one.metadata.get("number") == request), None)
     if found is None:
         raise LookupError(f"the journal has no record of {entity_id!r}")
     return found

@@ -18,10 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from supervisor.diagnostics.state_times import time_of_day
+from supervisor.lifecycles.events import PermissionAnswered
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import SESSION_ENDS, Task, TaskEnd, task_end
 from supervisor.lifecycles.trigger import DeliveryAccepted
-from supervisor.lifecycles.turn import split_call
+from supervisor.lifecycles.turn import split_call, split_permission
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
 from supervisor.lifecycles.workstream import SettledWithFailures, Workstream
 
@@ -33,7 +34,10 @@ _OF_RUNS: Final[Mapping[str, TaskEnd]] = {
     Workstream.FAILED.value: TaskEnd.FAILED,
     Workstream.CANCELLED.value: TaskEnd.CANCELLED,
 }
-_WELL: Final = ("", TaskEnd.COMPLETED)
+_ANSWERED: Final = PermissionAnswered.spelled
+_ANSWERS: Final = {"allow": "allowed", "deny": "denied", "withdrawn": "withdrawn"}
+"""Words for the answers to a permission request."""
+_WELL: Final = ("", TaskEnd.COMPLETED, "allowed")
 _REAPED: Final = "agent_reaped"
 """Event of a turn that changes nothing about its result."""
 
@@ -57,7 +61,8 @@ def cause_sentence(
     last = _last(spine)
     end = _end(entity_id, last)
     end = end and (end_of_task or end)
-    state = last.to_status if split_call(entity_id)[1] is None else "open"
+    is_call, is_permission = split_call(entity_id)[1] is not None, split_permission(entity_id)[1] is not None
+    state = "open" if is_call else "waiting for an answer" if is_permission else last.to_status
     when = f"{_verb(end)} at" if end else f"is {state} since"
     is_decided = missing is None and not _starts_run(spine[0])
     causes = list(dict.fromkeys(_causes(entity_id, spine, last, end, is_decided=is_decided)))
@@ -87,6 +92,12 @@ def _last(spine: Sequence[LifecycleEvent]) -> LifecycleEvent:
 def _name(entity_id: str, record: LifecycleEvent) -> str:
     if split_call(entity_id)[1] is not None:
         return f"tool call {entity_id}"
+    if split_permission(entity_id)[1] is not None:
+        return (
+            f'permission request {entity_id} "{record.metadata["title"]}"'
+            if "title" in record.metadata
+            else (f"permission request {entity_id}")
+        )
     return f"{_KINDS.get(record.entity_type, record.entity_type)} {entity_id}"
 
 
@@ -95,6 +106,8 @@ def _end(entity_id: str, record: LifecycleEvent) -> str:
     outcome = str(record.metadata.get("outcome") or "")
     if split_call(entity_id)[1] is not None:
         return outcome or ("aborted" if record.abort_id else "failed" if record.event == "task_failed" else "")
+    if split_permission(entity_id)[1] is not None:
+        return _ANSWERS.get(str(record.metadata.get("decision")), "") if record.event == _ANSWERED else ""
     match record.entity_type:
         case Kind.TASK:
             return task_end(record.to_status, outcome)
@@ -118,6 +131,10 @@ def _causes(
     entity_id: str, spine: Sequence[LifecycleEvent], last: LifecycleEvent, end: str, *, is_decided: bool
 ) -> Iterator[str]:
     root = spine[0]
+    if split_permission(entity_id)[1] is not None and last.event == _ANSWERED:
+        why = str(last.metadata.get("why") or "")
+        yield f"answered by {last.metadata.get('by') or last.actor}{f': {why}' if why else ''}"
+        return
     if is_decided and root.seq == last.seq:
         yield _decision(root)
         return

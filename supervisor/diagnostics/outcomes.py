@@ -9,7 +9,7 @@ session as completed although its task has failed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,38 @@ _ENDS_OF_TASKS: Final = {reason: end.value for end, reason in SESSION_ENDS.items
 """Word for the end of a session's task, by the reason with which the session was closed."""
 
 _NOTHING: Final[Mapping[str, Mapping[str, Any]]] = {}
+
+
+class EndedSession(NamedTuple):
+    """Session that has ended: its parent (``None``: it was a root session), its agent, the word for its end
+    (``completed``, ``failed``, ``aborted`` or ``cancelled``) with the reason, and the Unix times of its first and its
+    last record."""
+
+    id: str
+    parent: str | None
+    agent: str
+    outcome: str
+    reason: str
+    started_at: float
+    ended_at: float
+
+
+def ended_sessions(rows: Sequence[EntityRow]) -> list[EndedSession]:
+    """Return the sessions among all *rows* that have ended, in the order in which they ended."""
+    outcomes = Outcomes(rows)
+    found = [row for row in rows if row.kind == Kind.SESSION and row.ended]
+    return [
+        EndedSession(
+            row.id,
+            row.parent_id,
+            str(data_of(row).get("agent", "")),
+            outcomes.of(row),
+            outcomes.reason(row),
+            row.born_at,
+            row.changed_at,
+        )
+        for row in sorted(found, key=lambda row: row.changed_at)
+    ]
 
 
 def data_of(row: EntityRow) -> Mapping[str, Any]:

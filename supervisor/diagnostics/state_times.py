@@ -138,4 +138,13 @@ def read_state_times(reader: Reader, rows: Sequence[EntityRow]) -> StateTimes:
 
 def time_of_day(at: float) -> str:
     """Return the local time of day for a Unix time, as ``HH:MM:SS``."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%H:%M:%S")
+    return local_text(at, "%H:%M:%S")
+
+
+def local_text(at: float, form: str) -> str:
+    """Return the local time for a Unix time in a *form* of ``strftime``; a text of the number itself for a time that no
+    clock shows, as a journal of others may hold."""
+    try:
+        return datetime.fromtimestamp(at).astimezone().strftime(form)
+    except (OverflowError, ValueError, OSError):
+        return f"(time {at})"

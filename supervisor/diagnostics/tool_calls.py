@@ -7,11 +7,16 @@ start is not among the records is treated as about no call.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
+from supervisor.lifecycles.events import PermissionAnswered, PermissionRequested
 from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import Kind, LifecycleEvent
+
+_OF_A_PERMISSION: Final = (PermissionRequested.spelled, PermissionAnswered.spelled)
+"""Events whose number is that of a permission request."""
 
 
 class ToolCallIndex:
@@ -36,7 +41,7 @@ class ToolCallIndex:
         if turn == event.entity_id and number is not None:
             return number
         found = event.metadata.get("number")
-        if isinstance(found, int):
+        if isinstance(found, int) and event.event not in _OF_A_PERMISSION:
             return found
         return self._numbers.get((event.entity_id, str(event.metadata.get("call_id"))))
 

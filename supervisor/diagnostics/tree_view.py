@@ -210,7 +210,7 @@ class Notes:
             return f"silent, aborted at {time_of_day(ends)} unless it shows progress"
         match row.state:
             case Session.INITIALIZING.value:
-                return f"prepares its workspace since {time_of_day(since)}" if data.get("current") else ""
+                return f"prepares its workspace since {time_of_day(since)}" if data.get("current") else NO_PROMPT_YET
             case Session.SPAWNING.value:
                 return f"its agent starts, until {time_of_day(since + limits_of(data).spawn_deadline_s)} at the latest"
             case Session.COOLING_DOWN.value:
@@ -267,6 +267,10 @@ def ending_of(data: Mapping[str, Any]) -> Ending | None:
 def limits_of(session: Mapping[str, Any]) -> SessionLimits:
     """Return the limits of a session from its data; the defaults where an older journal does not have them."""
     return msgspec.convert(session.get("limits") or {}, SessionLimits)
+
+
+NO_PROMPT_YET: Final = "idle, waits for its first prompt"
+"""Text about a session that a program has started and not prompted yet: its state is ``Initializing`` until then."""
 
 
 # ----------------------------------------------------------------------------------------------------------- ps

@@ -27,12 +27,13 @@ from supervisor.lifecycles.types import (
     AbortPolicy,
     CancelMode,
     LifecycleEvent,
+    NoSuchEntity,
     RecordId,
     SessionLimits,
     TransitionReason,
     UnknownValue,
 )
-from supervisor.policies.abort_plan import AbortPlan, NoSiblings, TreeNode, UnknownTarget, plan_abort
+from supervisor.policies.abort_plan import AbortPlan, NoSiblings, TreeNode, plan_abort
 
 LIMITS: Final[Mapping[str, type]] = {
     "max_consecutive_errors": int,
@@ -347,7 +348,7 @@ class _WhatIfRun:
                 str(request.metadata.get("scope")),
                 msgspec.convert(edges, AbortPolicy),
             )
-        except (UnknownTarget, UnknownValue, NoSiblings):
+        except (NoSuchEntity, UnknownValue, NoSiblings):
             return ()
         return tuple(one.id for one in plan.nodes)
 

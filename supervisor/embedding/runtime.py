@@ -48,6 +48,7 @@ from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.work.one_merge import merge_run
 from supervisor.work.takeover import Choose, end_recovered_work, take_over
 from supervisor.workspaces.git import GitWorkspaces
+from supervisor.workspaces.git_command import CommitStyle
 
 _log = get_logger()
 
@@ -268,8 +269,9 @@ async def _cancel_after_drain(sup: SupervisorCore, block: anyio.CancelScope) -> 
 
 async def check_environment(
     agents: Mapping[str, AgentConfig | AgentFunction], settings: Settings, workdir: Path | str | None = None
-) -> None:
-    """Check what :func:`open_supervisor` needs before it begins, and change nothing.
+) -> list[str]:
+    """Check what :func:`open_supervisor` needs before it begins, and change nothing; return sentences about settings of
+    the repository that have no effect.
 
     Raises:
         ValueError, WorkspaceError: as for :func:`open_supervisor`.
@@ -287,9 +289,12 @@ async def check_environment(
     if settings.workspace == "worktree":
         async with ShimHost(await contained(None, pid_namespaces=settings.pid_namespaces)) as host:
             unused = where / ".sdd" / "worktrees"
-            setup = settings.worktree.value({})
+            setup, commits = settings.worktree.value({}), CommitStyle(settings.commits.author, settings.commits.sign)
             processes = RetryingProcessHost(host, WALL)
-            await GitWorkspaces(processes, unused, str(where), settings.merge_into, setup).check_usable()
+            worktrees = GitWorkspaces(processes, unused, str(where), settings.merge_into, setup, commits)
+            await worktrees.check_usable()
+            return await worktrees.remarks()
+    return []
 
 
 def _check_worktree(settings: Settings) -> None:

@@ -8,28 +8,34 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from typing import Any
 
 import anyio
 
+from supervisor.diagnostics.causal_trace import Explanation, explain
+from supervisor.diagnostics.outcomes import EndedSession, ended_sessions
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.factories import clean_env
 from supervisor.host.handle import Session
 from supervisor.host.journal_services import compact
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent, RecordId
-from supervisor.plans import Settings
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, LifecycleEvent, NoSuchEntity, RecordId
+from supervisor.plans import BudgetConfig, PolicyConfig, Settings
+from supervisor.plans.fields import convert_value
 from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.access import AccessLevel
 from supervisor.policies.argument_checks import check_items, check_text, check_type, check_types
-from supervisor.policies.budgets import Budget, BudgetScope
+from supervisor.policies.budgets import Amounts, Budget, BudgetScope
 from supervisor.policies.liveness import SilentAgent, StallProfileName
 from supervisor.policies.permissions import OpenPermission, OptionChoice
+from supervisor.policies.usage import UsageTotals
 from supervisor.ports import Compacted, JournalError, Launch, McpServer, Reader, Retention, UnidentifiedProcess
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.outages import Outage, Shortage
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.inspection import LiveProcesses, inspect, list_processes
+from supervisor.sessions.journal_state import records_of
 from supervisor.sessions.mcp_stdio import START_S, McpError, McpResource
 from supervisor.sessions.monitor_registry import hosts_scope
 from supervisor.sessions.shutdown import ServiceFailed
@@ -56,10 +62,10 @@ class Supervisor:
         *,
         agent: str | AgentFunction | None = None,
         parent: str | None = None,
-        policy: AbortPolicy | None = None,
+        policy: AbortPolicy | PolicyConfig | Mapping[str, Any] | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
         directory: str | None = None,
-        budget: Budget | None = None,
+        budget: Budget | BudgetConfig | Mapping[str, Any] | None = None,
         within: BudgetScope | None = None,
         patience: StallProfileName | str = StallProfileName.DEFAULT,
     ) -> Session:
@@ -72,10 +78,12 @@ class Supervisor:
             name: id of the session, or the last part of the id below *parent*.
             agent: name of a configured agent, or an async function; by default the parent's.
             parent: id of the session that delegates work to the new one.
-            policy: levels that aborts may cross here; by default the parent's policy, or the policy of the settings.
+            policy: levels that aborts may cross here, as ``AbortPolicy`` or as a mapping, for example
+                ``{"tool_to_sibling": True}``; by default the parent's policy, or the policy of the settings.
             cancel_mode: effect of the parent's end on the session (``CancelMode``); only with a parent.
             directory: working directory of the agent, instead of the configured one.
-            budget: amounts that the session and all sessions below it may use; by default the budget of the settings.
+            budget: amounts that the session and all sessions below it may use, as ``Budget`` or as a mapping; by
+                default the budget of the settings.
             within: budget scope that contains *budget* (:meth:`scope`); by default the scope of the parent.
             patience: stall profile, which sets the time without a sign of life after which the session counts as stuck.
 
@@ -121,7 +129,7 @@ class Supervisor:
         plan includes sessions that are terminating.
 
         Raises:
-            UnknownTarget: no live entity has that id.
+            NoSuchEntity: no live entity has that id.
             UnknownValue: no abort scope has that name.
             NoSiblings: the abort scope is SIBLING, and *target* is a root session.
         """
@@ -151,7 +159,7 @@ class Supervisor:
             plan_id: execute only if the abort is identical to the abort plan with that id.
 
         Raises:
-            UnknownTarget: no entity has that id, neither a live one nor one that has ended.
+            NoSuchEntity: no entity has that id, neither a live one nor one that has ended.
             UnknownValue: no abort scope has that name.
             NoSiblings: the abort scope is SIBLING, and *target* is a root session.
             Refused: the abort differs from the abort plan with that id; nothing was ended.
@@ -180,7 +188,13 @@ class Supervisor:
             self.core.shutdown.stop(actor, now=now)
 
     # ------------------------------------------------------------------ budgets
-    def scope(self, scope_id: str, title: str, budget: Budget, parent: BudgetScope | None = None) -> BudgetScope | None:
+    def scope(
+        self,
+        scope_id: str,
+        title: str,
+        budget: Budget | BudgetConfig | Mapping[str, Any],
+        parent: BudgetScope | None = None,
+    ) -> BudgetScope | None:
         """Return the budget scope with that id, or make a scope below *parent*, for use in :meth:`start_session`.
 
         Records name the scope ``host:ID``, since a session may have the same id. If *budget* has no limit, *parent* is
@@ -188,9 +202,9 @@ class Supervisor:
         """
         check_text("scope_id", scope_id)
         check_text("title", title)
-        check_type("budget", budget, Budget)
+        limits = convert_value("budget", budget, Budget) or Budget()
         check_types(BudgetScope, parent=parent)
-        return self.core.monitors.scope(hosts_scope(scope_id), title, budget, parent)
+        return self.core.monitors.scope(hosts_scope(scope_id), title, limits, parent)
 
     def close_scope(self, scope_id: str) -> None:
         """Close the budget scope with that id, so that the next :meth:`scope` of the same id starts unused. Unknown ids
@@ -306,6 +320,48 @@ class Supervisor:
         """
         check_types(str, session_id=session_id)
         return await list_processes(self.core.registry, session_id)
+
+    async def ended_sessions(self, *, archived: bool = False) -> list[EndedSession]:
+        """Return the sessions of the journal that have ended, those of earlier supervisors included, in the order in
+        which they ended; with *archived*, the sessions in archives, too.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        check_type("archived", archived, bool)
+
+        def read() -> list[EndedSession]:
+            with self.reader() as reader:
+                return ended_sessions(reader.entities(archived=archived))
+
+        return await anyio.to_thread.run_sync(read)
+
+    async def why(self, entity_id: str) -> Explanation:
+        """Return the causes of the last change of a session, turn, agent, tool call, task (``r1#fix``) or run, as
+        ``supervisor why`` does, also long after its end.
+
+        Raises:
+            NoSuchEntity: no record is about *entity_id*.
+            JournalError: the journal cannot be read.
+        """
+        check_type("entity_id", entity_id, str)
+
+        def read() -> Explanation | None:
+            with self.reader() as reader:
+                return explain(reader, entity_id)
+
+        if (explanation := await anyio.to_thread.run_sync(read)) is None:
+            raise NoSuchEntity(entity_id)
+        return explanation
+
+    async def usage(self) -> Mapping[str, Amounts]:
+        """Return the amounts used (tokens, money, turns) by the id of each session, turn, task and run, whether or not
+        it has ended; an amount includes everything below the entity.
+
+        Raises:
+            JournalError: the journal cannot be read.
+        """
+        return UsageTotals(await records_of(self.core.journal)).sums()
 
     def stalls(self) -> list[SilentAgent]:
         """Return the agents at work that make no progress, those that have been silent for longest first: the snapshots

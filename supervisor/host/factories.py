@@ -42,6 +42,7 @@ from supervisor.sessions.registry import SessionRegistry
 from supervisor.workspaces.directory import DirectoryWorkspace
 from supervisor.workspaces.files import DiskFiles
 from supervisor.workspaces.git import GitWorkspaces
+from supervisor.workspaces.git_command import CommitStyle
 from supervisor.workspaces.repositories import RepositoryWorkspaces
 
 _log = get_logger()
@@ -230,8 +231,8 @@ async def workspace_of(
     if state_dir is None:
         raise ValueError("settings.workspace: 'worktree' needs a state directory for them; give state_dir")
     kind = RepositoryWorkspaces if several else GitWorkspaces
-    setup = settings.worktree.value(clean_env())
-    worktrees = kind(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into, setup)
+    setup, commits = settings.worktree.value(clean_env()), CommitStyle(settings.commits.author, settings.commits.sign)
+    worktrees = kind(processes, state_dir.worktrees.absolute(), str(workdir), settings.merge_into, setup, commits)
     await worktrees.check()
     return worktrees
 

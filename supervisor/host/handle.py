@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from collections.abc import Mapping
+from math import inf
+from typing import Any, NamedTuple, Self
 
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import AbortScope, CancelMode, DeliveryPoint, RecordId
+from supervisor.lifecycles.types import (
+    USUAL_TIME,
+    AbortScope,
+    CancelMode,
+    DeliveryPoint,
+    NoSuchEntity,
+    RecordId,
+    TimeLimit,
+)
+from supervisor.plans import BudgetConfig
 from supervisor.policies.abort_plan import Receipt
-from supervisor.policies.argument_checks import check_type
+from supervisor.policies.argument_checks import check_range, check_type
 from supervisor.policies.budgets import Amounts, Budget
 from supervisor.ports import Outcome
 from supervisor.ports.agent_profile import AgentFunction
-from supervisor.runtime.entity import NoSuchEntity
 from supervisor.runtime.journal_writer import HOST
 
 
@@ -83,19 +93,30 @@ class Session:
         """
         return self._core.monitors.used_by(self.id)
 
-    async def run(self, prompt: str) -> TurnResult:
+    async def run(self, prompt: str, *, retries: int | None = None, timeout_s: float | None = None) -> TurnResult:
         """Have the agent work on *prompt*, wait, and return the result. Prompts of one session are worked on in order.
+
+        Args:
+            retries: number of times that the session tries again after a failed turn or a failed start of the agent,
+                0 for a single try; by default as often as ``settings.limits`` allow. After the last failure the
+                result is ``failed``, and the session takes the next prompt.
+            timeout_s: seconds that each turn for the prompt may take, instead of ``settings.limits.turn_timeout_s``.
 
         Cancelling this call does not abort the turn: use :meth:`abort`. A prompt that has not reached the session when
         the call is cancelled is withdrawn.
 
         Raises:
+            ValueError: *retries* is negative, or *timeout_s* is no positive number of seconds.
+            TypeError: an argument has a wrong type.
             NoSuchEntity: the session has ended.
             Refused: the session is ending, or the supervisor is (a root session gets no prompt then). As
                 :class:`Degraded`: the journal cannot be written now.
         """
+        check_range("retries", retries, "0 or more", lambda number: number >= 0, int)
+        check_range("timeout_s", timeout_s, "seconds, more than 0", lambda seconds: 0 < seconds < inf, int, float)
+        limit = USUAL_TIME if timeout_s is None else TimeLimit(float(timeout_s), timeout_source="timeout_s of the call")
         self._core.requests.check_prompt(self.id, prompt)
-        return TurnResult.of(await self._core.requests.outcome_of(self.id, prompt, HOST))
+        return TurnResult.of(await self._core.requests.outcome_of(self.id, prompt, HOST, retries=retries, limit=limit))
 
     async def result(self) -> TurnResult | None:
         """Wait for the last prompt that the session works on or has in its queue, and return the result; ``None`` if
@@ -134,7 +155,7 @@ class Session:
         *,
         agent: str | AgentFunction | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
-        budget: Budget | None = None,
+        budget: Budget | BudgetConfig | Mapping[str, Any] | None = None,
     ) -> Session:
         """Start a child session. The child ends before this session does, unless the child's cancel mode says
         otherwise. The child's *budget* is a part of this session's budget.

@@ -206,6 +206,12 @@ def read_meta(db: apsw.Connection, key: str) -> int:
     return int(found)
 
 
+_FORGED: Final = """
+SELECT name FROM sqlite_schema WHERE type = 'view' AND name IN
+    ('meta', 'entities', 'events', 'effects', 'gaps', 'strays', 'archives', 'ids', 'snapshot') LIMIT 1
+"""
+
+
 def check_version(db: apsw.Connection, path: Path) -> None:
     """Check that this code can read the journal; nothing is changed.
 
@@ -214,6 +220,8 @@ def check_version(db: apsw.Connection, path: Path) -> None:
     """
     if not db.table_exists(None, "meta"):
         raise JournalError(f"{path} is not a supervisor's journal; move it away or use another state directory")
+    if view := db.execute(_FORGED).get:  # whose rows may have no end
+        raise JournalError(f"{path} is no journal: {view!r} is a view there, and no table")
     found = read_meta(db, "schema_version")
     if found != VERSION:
         raise JournalError(

@@ -100,6 +100,8 @@ class Transcript:
     def _open(self) -> None:
         if self._fd is None:
             self._check_ours()
+            if self.path.parent.is_symlink():  # an agent may have put it there, to have the supervisor write elsewhere
+                raise OSError(errno.ELOOP, "its folder is a symbolic link", str(self.path.parent))
             make_private(self.path.parent)
             parts = _parts(self.path)
             self._open_part(parts[-1][0] if parts else 0)
@@ -221,7 +223,10 @@ def _part(path: Path, start: int) -> Path:
 
 
 def _parts(path: Path) -> list[tuple[int, Path]]:
-    """Return the files of a transcript, each with the offset of its first byte, in order."""
+    """Return the files of a transcript, each with the offset of its first byte, in order; none behind a symbolic link,
+    since what an agent has linked is not what the agent has written."""
+    if path.parent.is_symlink():
+        return []
     tails = ((one.name.removeprefix(f"{path.name}."), one) for one in path.parent.glob(f"{path.name}.*"))
     parts = [(int(start), one) for start, one in tails if start.isdigit()]
     return sorted([(0, path), *parts] if path.exists() else parts)

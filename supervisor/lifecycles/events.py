@@ -29,7 +29,8 @@ class TurnRequested(Event, frozen=True, kw_only=True):
     A request with *once* is not retried when its turn fails after the agent was ready: the requester decides about
     another attempt. *timeout_s* is the time-out of its turns (``None``: the session's default), and *hard_cap_s* the
     time up to which the time-out is extended while progress is seen (``None``: no extension); *timeout_source* names
-    the setting or the measurement that the time-out comes from.
+    the setting or the measurement that the time-out comes from. *retries* is the number of failures, of launches too,
+    after which the session still tries again (``None``: as its limits say).
     """
 
     spelled = "TurnRequested"
@@ -37,6 +38,7 @@ class TurnRequested(Event, frozen=True, kw_only=True):
     prompt: str
     reason: str = ""
     once: bool = False
+    retries: int | None = None
     timeout_s: float | None = None
     hard_cap_s: float | None = None
     timeout_source: str = ""

@@ -215,6 +215,7 @@ def _asked(event: TurnRequested) -> Request:
         prompt=event.prompt,
         reason=event.reason,
         once=event.once,
+        retries=event.retries,
         timeout_s=event.timeout_s,
         hard_cap_s=event.hard_cap_s,
         timeout_source=event.timeout_source,
@@ -464,8 +465,19 @@ def count_failure(data: SessionData, event: SessionExited) -> Answered:
 
 
 def spend(data: SessionData, event: SessionExited) -> Answered:
-    """Mark the request as spent if its requester wanted one attempt only, or if the error is permanent."""
-    return _change(data, spent=data.current is not None and (data.current.once or event.verdict.permanent)), ()
+    """Mark the request as spent if its requester wanted no further attempt, or if the error is permanent."""
+    data, effects = spend_retry(data, event)
+    is_over = data.current is not None and (data.current.once or event.verdict.permanent)
+    return (_change(data, spent=True) if is_over else data), effects
+
+
+def spend_retry(data: SessionData, event: SessionExited) -> Answered:
+    """Use up one of the retries that the requester allows; mark the request as spent if none is left."""
+    current = data.current
+    if current is None or current.retries is None:
+        return _change(data, spent=False), ()
+    left = current.retries - 1
+    return _change(data, spent=left < 0, current=msgspec.structs.replace(current, retries=max(left, 0))), ()
 
 
 def keep_reason(data: SessionData, event: SessionExited) -> Answered:
@@ -694,7 +706,7 @@ SESSION: Machine[Session, SessionData] = Machine(
             S.SPAWNING,
             S.COOLING_DOWN,
             when=exited_clean,
-            do=[conclude, count_failure, back_off, fail_launched_turn],
+            do=[conclude, count_failure, spend_retry, back_off, fail_launched_turn],
             extension=BEFORE_READY,
         ),
         rule(
@@ -704,7 +716,12 @@ SESSION: Machine[Session, SessionData] = Machine(
             when=threshold_reached,
             do=[conclude, count_failure, log_fatal, fail_launched_turn, end_scope],
         ),
-        rule(SessionExited, S.SPAWNING, S.COOLING_DOWN, do=[conclude, count_failure, back_off, fail_launched_turn]),
+        rule(
+            SessionExited,
+            S.SPAWNING,
+            S.COOLING_DOWN,
+            do=[conclude, count_failure, spend_retry, back_off, fail_launched_turn],
+        ),
         rule(
             SessionExited,
             S.RUNNING,

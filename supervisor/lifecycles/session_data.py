@@ -9,14 +9,16 @@ from supervisor.lifecycles.types import AbortReason, DeliveryPoint, Ending, Sess
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt whose requester waits for the result. With *once*, the requester, a task, verifies the work and decides
-    about another attempt. *reason* tells why the prompt is sent again; ``""`` the first time. *goes_on*: the last turn
-    of the request has answered a message, which is no word on the request, so that the agent is asked to go on (rule
-    49)."""
+    about another attempt. *retries* is the number of further failures after which the session still tries again
+    (``None``: as its limits say). *reason* tells why the prompt is sent again; ``""`` the first time. *goes_on*: the
+    last turn of the request has answered a message, which is no word on the request, so that the agent is asked to go
+    on (rule 49)."""
 
     id: str
     prompt: str
     reason: str = ""
     once: bool = False
+    retries: int | None = None
     timeout_s: float | None = None
     hard_cap_s: float | None = None
     timeout_source: str = ""

@@ -54,6 +54,7 @@ EXTENSION_LEAST_S = 1.0
 DEADLINE = "turn"
 """Name of the timer for the turn's deadline."""
 _CALL: Final = re.compile(r"\A(?P<turn>.+:t\d+):c(?P<number>[1-9][0-9]{0,8})")
+_PERMISSION: Final = re.compile(r"\A(?P<turn>.+:t\d+):p(?P<number>[1-9][0-9]{0,8})")
 
 
 class Turn(Enum):
@@ -136,6 +137,13 @@ def split_call(entity_id: str) -> tuple[str, int | None]:
     """Split a call's id such as ``lead:t1:c2`` into the turn's id and the call's number; for any other id return the id
     and ``None``."""
     found = _CALL.fullmatch(entity_id)
+    return (found["turn"], int(found["number"])) if found else (entity_id, None)
+
+
+def split_permission(entity_id: str) -> tuple[str, int | None]:
+    """Split the id of a permission request, such as ``lead:t1:p2``, into the turn's id and the number of the request;
+    for any other id return the id and ``None``."""
+    found = _PERMISSION.fullmatch(entity_id)
     return (found["turn"], int(found["number"])) if found else (entity_id, None)
 
 

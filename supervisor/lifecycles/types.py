@@ -100,6 +100,14 @@ class UnknownValue(InvalidArgument):
         super().__init__(f"{field}: {given!r} is unknown; expected {', '.join(words[:-1])} or {words[-1]}")
 
 
+class NoSuchEntity(LookupError):
+    """Error: no living entity has the given id."""
+
+    def __init__(self, entity_id: str) -> None:
+        self.entity_id = entity_id
+        super().__init__(f"nothing alive has the id {entity_id!r}")
+
+
 def check_duration(field: str, given: object) -> None:
     """Check that *given* is a number of seconds, 0 or more.
 
@@ -313,6 +321,9 @@ class AbortPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     sibling_to_session: bool = False
     ladder: StageBudgets = StageBudgets()
 
+
+SUPERVISOR_ENDED: Final = "its supervisor ended without closing it"
+"""Reason for the end of what a killed supervisor has left."""
 
 PROVIDER_TROUBLE: Final = frozenset(
     {

@@ -23,6 +23,7 @@ from supervisor.plans.monitoring import (
 from supervisor.plans.permissions import PermissionRuleConfig, PermissionsConfig
 from supervisor.plans.plan import Plan
 from supervisor.plans.settings import (
+    CommitsConfig,
     LimitsConfig,
     PolicyConfig,
     RecoveryConfig,
@@ -43,6 +44,7 @@ __all__ = [
     "BudgetConfig",
     "CheckpointConfig",
     "CircuitBreakerConfig",
+    "CommitsConfig",
     "CompletionConfig",
     "ConditionConfig",
     "HandBackConfig",

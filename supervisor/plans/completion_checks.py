@@ -16,6 +16,7 @@ from pathlib import Path
 import anyio.to_thread
 import msgspec
 
+from supervisor.ports.input_files import open_input
 from supervisor.ports.shortages import outlast_shortage, shortage_of
 
 READ_MAX = 8 * 1024 * 1024
@@ -64,7 +65,7 @@ def _looked_for(signal: CompletionCheck, directory: Path) -> str:
         path = (directory / signal.path).resolve()
         if not path.is_relative_to(place):
             return f"{signal.path} is not inside {place}"
-        with path.open("rb") as file:
+        with open_input(path) as file:
             holds = signal.text.encode() in file.read(READ_MAX)
         return "" if holds else f"{signal.path} does not contain {signal.text!r}"
     except (OSError, RuntimeError, ValueError) as error:  # not there, a link to itself, a pattern that is none

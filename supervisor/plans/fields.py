@@ -25,7 +25,9 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
+from supervisor.lifecycles.types import InvalidArgument
 from supervisor.plans.error_texts import FieldErrors, Problem
+from supervisor.policies.argument_checks import check_type
 from supervisor.ports.path_safety import climbs
 
 _PATTERN: Final = frozenset("*?")
@@ -110,6 +112,29 @@ class _MakesValue(Protocol[V_co]):
 def value_of(given: _MakesValue[T] | T) -> T:
     """Return the runtime's value of a field that is marked with ``OR_VALUE``."""
     return given.value() if isinstance(given, Model) else given  # type: ignore[return-value, attr-defined]
+
+
+def convert_value(field: str, given: object, wanted: type[T]) -> T | None:
+    """Return the runtime's value for the argument *field* of an embedding program, of type *wanted*: *given* is such a
+    value, the model of a plan that makes one, a mapping as in a plan, or ``None``. The fields of a value are checked,
+    too: its constructor takes anything, and a wrong type would be found in the middle of an abort.
+
+    Raises:
+        TypeError: *given* is nothing of these.
+        InvalidArgument: a field is unknown, or has a wrong type or value.
+    """
+    if given is None:
+        return None
+    plain = given.value() if isinstance(given, Model) and hasattr(given, "value") else given
+    if not isinstance(plain, Mapping):
+        check_type(field, plain, wanted, "a mapping of its fields")
+    try:
+        return msgspec.convert(msgspec.to_builtins(plain), wanted)
+    except (msgspec.ValidationError, TypeError, ValueError) as error:
+        message, _, place = str(error).partition(" - at `$")
+        known = ", ".join(getattr(wanted, "__struct_fields__", ()))
+        fix = f"; the fields are {known}" if "unknown field" in message and not place else ""
+        raise InvalidArgument(f"{field}{place.rstrip('`')}: {message}{fix}") from None
 
 
 class Model(BaseModel):

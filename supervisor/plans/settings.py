@@ -5,10 +5,11 @@ The models are used only at the edge; their ``value()`` methods make the values 
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 import msgspec
-from pydantic import Field, Strict
+from pydantic import AfterValidator, Field, Strict
 
 from supervisor.lifecycles.types import AbortPolicy, SessionLimits, StageBudgets
 from supervisor.plans.access import AccessConfig
@@ -93,6 +94,12 @@ class StageBudgetsConfig(Model):
 
     def value(self) -> StageBudgets:
         return msgspec.convert(self.model_dump(), StageBudgets)
+
+
+def _author(text: str) -> str:
+    if text and text != "user" and not re.fullmatch(r"[^<>\n]+ <[^<>\s]+>", text):
+        raise ValueError(f"{text!r} is no author; give user, or for example 'Build Robot <robot@example.org>'")
+    return text
 
 
 class PolicyConfig(Model):
@@ -198,6 +205,17 @@ class RetentionConfig(Model):
         return Retention(keep_s=self.keep_s, records_max=self.records_max)
 
 
+class CommitsConfig(Model):
+    """Commits that the supervisor makes in git worktrees, merges among them."""
+
+    author: Annotated[Text, AfterValidator(_author)] = Field(
+        default="",
+        description="Author and committer: user, for the name that git is configured with, or NAME <EMAIL>; by default "
+        "supervisor <supervisor@localhost>.",
+    )
+    sign: Flag = Field(default=False, description="Whether they are signed, as git is configured to.")
+
+
 class RecoveryConfig(Model):
     """Policy for the work of a supervisor that died."""
 
@@ -245,6 +263,10 @@ class Settings(Model):
     worktree: WorktreeConfig = Field(
         default=WorktreeConfig(),
         description="Set-up of each new worktree, with workspace: worktree: submodules, copies of files, a command.",
+    )
+    commits: CommitsConfig = Field(
+        default=CommitsConfig(),
+        description="Author and signature of the commits that the supervisor makes with workspace: worktree.",
     )
     retention: RetentionConfig = Field(
         default=RetentionConfig(),

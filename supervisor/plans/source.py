@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import yaml
 
+from supervisor.ports.input_files import open_input
 from supervisor.ports.json_text import joined_pairs
 
 BYTES_MAX: Final = 1024 * 1024
@@ -103,7 +104,7 @@ def _bytes(path: Path, name: str) -> bytes:
     if path.is_dir():
         raise BadPlan(f"{name}: is a directory; give the path of a plan, for example {path / 'plan.yaml'}")
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             return file.read(BYTES_MAX + 1)
     except FileNotFoundError:
         raise BadPlan(f"{name}: no such file; {_similar(path)}") from None

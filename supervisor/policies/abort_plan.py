@@ -37,6 +37,8 @@ from supervisor.lifecycles.types import (
     AbortReason,
     AbortScope,
     CancelMode,
+    InvalidArgument,
+    NoSuchEntity,
     Survivors,
     TerminationStage,
     choice_of,
@@ -265,15 +267,7 @@ def stage_of_fates(fates: Sequence[ProcessFate]) -> TerminationStage:
     return TerminationStage.TERMINATE if "terminate" in ended_by else TerminationStage.CANCEL
 
 
-class UnknownTarget(LookupError):
-    """Error: no session or tool call has the id that an abort names."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-        super().__init__(f"no session or tool call has the id {target!r}")
-
-
-class NoSiblings(ValueError):
+class NoSiblings(InvalidArgument):
     """Error: a SIBLING abort of a root session, which has no siblings."""
 
     def __init__(self, session_id: str) -> None:
@@ -302,14 +296,14 @@ def plan_abort(
     termination of every node may take. Neither the plan's id nor its ``deadline_s`` depends on *within_s*.
 
     Raises:
-        UnknownTarget: no node has that id.
+        NoSuchEntity: no node has that id.
         UnknownValue: no scope has that name.
         NoSiblings: SIBLING of a living root session.
     """
     scope = choice_of(AbortScope, "scope", scope)
     node = tree.get(target)
     if node is None:
-        raise UnknownTarget(target)
+        raise NoSuchEntity(target)
     if scope is not AbortScope.TOOL and node.kind == "tool":
         assert node.parent is not None, "a tool call has a session"
         node = tree[node.parent]

@@ -43,6 +43,17 @@ def check_types(*wanted: type, **given: object) -> None:
             check_type(field, value, *wanted)
 
 
+def check_range(
+    field: str, value: float | None, wanted: str, is_in_range: Callable[[float], bool], *types: type
+) -> None:
+    """Raise TypeError unless *value* is None or has one of the *types*, and InvalidArgument unless it is in its range,
+    which *wanted* names."""
+    if value is not None:
+        check_type(field, value, *types)
+        if not is_in_range(value):
+            raise InvalidArgument(f"{field}: {value!r} is out of range; give {wanted}")
+
+
 def check_agent_function(field: str, function: object) -> None:
     """Raise TypeError if it is known without a call that *function* cannot be an in-process agent.
 

@@ -2,9 +2,10 @@
 
 A call is identified by its name and arguments, an observation by a call and its result. A new observation is progress:
 another call, other arguments, or another result of the same call (so polling for a change is no loop). Only repeated
-observations since the last progress are counted, each for its call. Text of the agent is no progress. A call without a
-reported result cannot be judged and counts as progress, except for an edit, whose arguments say what it does. Memory is
-bounded. Pure.
+observations since the last progress are counted, each for its call. A call that began before the earlier observation
+was answered repeats nothing: calls of one answer of the model run side by side. Text of the agent is no progress. A
+call without a reported result cannot be judged and counts as progress, except for an edit, whose arguments say what it
+does. Memory is bounded. Pure.
 """
 
 from __future__ import annotations
@@ -92,11 +93,14 @@ class Repeated(NamedTuple):
 class LoopDetector:
     """Counter of the repeated calls of one agent."""
 
-    __slots__ = ("_known", "_limits", "_repeats", "_warned")
+    __slots__ = ("_known", "_limits", "_repeats", "_warned", "taken")
 
     def __init__(self, limits: LoopLimits) -> None:
         self._limits = limits
-        self._known: dict[FinishedCall, None] = {}
+        self.taken = 0
+        """Number of calls that have finished."""
+        self._known: dict[FinishedCall, int] = {}
+        """Observations, each with the number of the call that has made it last, apart from calls side by side."""
         self._repeats: dict[tuple[str, str], int] = {}
         self._warned = False
 
@@ -105,13 +109,18 @@ class LoopDetector:
         self._known.clear()
         self._warned = False
 
-    def take(self, call: FinishedCall) -> Repeated | None:
-        """Record the next finished call; return the repetition if the call reached the limit, else ``None``."""
+    def take(self, call: FinishedCall, after: int) -> Repeated | None:
+        """Record the next finished call, which began when *after* calls had finished (``taken``); return the repetition
+        if the call reached the limit, else ``None``."""
+        self.taken += 1
         edit = call.kind in EDITS
         judged = bool(call.asked if edit else call.answered)
         if not judged or call not in self._known:
             self._progress(call)
             return None
+        if after < self._known[call]:
+            return None
+        self._known[call] = self.taken
         key = (call.title, call.asked)
         times = self._repeats[key] = self._repeats.get(key, 0) + 1
         most = self._limits.same_edit_max if edit else self._limits.same_call_max
@@ -123,6 +132,6 @@ class LoopDetector:
 
     def _progress(self, call: FinishedCall) -> None:
         self._repeats = {(call.title, call.asked): 1}
-        self._known[call] = None
+        self._known[call] = self.taken
         if len(self._known) > KNOWN_MAX:
             del self._known[next(iter(self._known))]

@@ -40,10 +40,15 @@ _NAMES: Final = re.compile(
 """Pattern of the names of variables and headers that hold secrets."""
 _SCHEME: Final = re.compile(r"(?:Bearer|Basic|Token) +(\S+)")
 """Pattern of a header's value that begins with an authentication scheme; the group is the secret."""
+_KEY_STARTS: Final = r"(?<![A-Za-z0-9]sk-)|(?<=\\[bfnrt]sk-)"
+"""Pattern behind the ``sk-`` of a key that continues no word: "task-", "desk-" and "risk-" begin many names. In a line
+of JSON a newline before the key is the letter of an escape."""
+_KEY_MIXED: Final = r"(?=[a-z0-9_-]{0,60}[A-Z])(?=[A-Za-z_-]{0,60}[0-9])"
+"""Pattern of random characters: names within a word are written in small letters."""
 _LOOKS: Final = re.compile(
     "|".join(
         (
-            r"sk-[A-Za-z0-9_-]{20,}",  # OpenAI, Anthropic
+            rf"sk-(?:{_KEY_STARTS}|{_KEY_MIXED})[A-Za-z0-9_-]{{20,}}",  # OpenAI, Anthropic
             r"gh[pousr]_[A-Za-z0-9]{36,}",  # GitHub
             r"github_pat_[A-Za-z0-9_]{22,}",
             r"glpat-[A-Za-z0-9_-]{20,}",  # GitLab

@@ -215,6 +215,15 @@ class Workspace(Protocol):
         """
         ...
 
+    async def outside_changes(self, session_id: str) -> list[str]:
+        """Return sentences about what has changed outside of the session's workspace, in what belongs to the user,
+        since the workspace was set up or this was last asked; none if that is not watched.
+
+        Raises:
+            OSError: that cannot be found out.
+        """
+        ...
+
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
         """Set up the workspace of a session as *spec* requires, before :meth:`prepare`. A second call changes nothing.
 

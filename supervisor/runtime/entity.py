@@ -61,14 +61,6 @@ class Degraded(Refused):
         super().__init__(f"{what} is not taken: {outage.words}. Mend the disk, or wait, and ask again")
 
 
-class NoSuchEntity(LookupError):
-    """Exception: no living entity has the given id."""
-
-    def __init__(self, entity_id: str) -> None:
-        self.entity_id = entity_id
-        super().__init__(f"nothing alive has the id {entity_id!r}")
-
-
 class _Deadline(NamedTuple):
     """Timer that continues when its entity changes state. ``due_s`` is the time at which the timer fires (journal
     clock); while the timer is paused, ``due_s`` is the number of seconds left."""

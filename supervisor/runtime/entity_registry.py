@@ -29,14 +29,13 @@ from actors import ActorStopped, ActorSystem, Context, IllegalTransition, Lane, 
 from actors.machine import Event, Step
 from supervisor.lifecycles.effects import FinalizeEntity, SendEvent, StartTimer
 from supervisor.lifecycles.entity_types import Lifecycle
-from supervisor.lifecycles.types import LifecycleEvent, RecordId
+from supervisor.lifecycles.types import LifecycleEvent, NoSuchEntity, RecordId
 from supervisor.policies.stage_deadlines import EXITING_S
 from supervisor.ports import EntityRow
 from supervisor.runtime.entity import (
     Degraded,
     Entity,
     EntityActor,
-    NoSuchEntity,
     Refused,
     weight,
 )

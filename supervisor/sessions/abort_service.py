@@ -34,7 +34,9 @@ from supervisor.lifecycles.types import (
     AbortReason,
     AbortScope,
     CancelMode,
+    InvalidArgument,
     Kind,
+    NoSuchEntity,
     RecordId,
     Survivors,
     TerminationStage,
@@ -48,7 +50,6 @@ from supervisor.policies.abort_plan import (
     PlannedNode,
     ProcessFate,
     Receipt,
-    UnknownTarget,
     plan_abort,
     stage_of_fates,
     total_survivors,
@@ -153,10 +154,10 @@ class AbortService:
         check_types(int, float, within_s=within_s)
         reason, scope = reason or f"aborted by {actor}", choice_of(AbortScope, "scope", scope)
         if within_s is not None and not within_s >= 0:
-            raise ValueError(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
+            raise InvalidArgument(f"within_s: {within_s!r} is no time to end in; give seconds, 0 or more")
         try:
             plan = self.plan(target, scope, now=now, within_s=within_s)
-        except UnknownTarget:
+        except NoSuchEntity:
             if not await self._is_in_journal(target):
                 raise
             # The session of a call that has ended may go on, and with it processes of the call.
@@ -215,7 +216,7 @@ class AbortService:
     def _abort_now(
         self, target: str, scope: AbortScope, reason: str, actor: str, because: RecordId, blamed: AbortReason
     ) -> None:
-        with suppress(UnknownTarget):
+        with suppress(NoSuchEntity):
             plan = self.plan(target, scope)
             if not plan.already_ended:
                 self._stop(_Order(plan, self._new_id(), reason, actor, cause_seq=because, abort_reason=blamed))

@@ -129,8 +129,8 @@ class AgentConnection(Connection):
         self._calls: dict[str, str] = {}
         self._named: dict[str, str] = {}
         """Actor ids of all calls of the turn, ended calls included: a request for a child session may arrive late."""
-        self._opened: dict[str, tuple[str, str]] = {}
-        """Title and kind of each open call, by the call's id."""
+        self._opened: dict[str, tuple[str, str, int]] = {}
+        """Title and kind of each open call, and the number of calls that had finished before it, by the call's id."""
         self._aborting: dict[str, _AbortedCall] = {}
         self._delegations: dict[str, list[Callable[[Outcome], None]]] = {}
         self._causes: dict[str, RecordId | None] = {}
@@ -306,7 +306,8 @@ class AgentConnection(Connection):
         except ActorStopped:
             return None
         self._calls[call_id] = self._named[call_id] = tool_id
-        self._opened[call_id] = (title, tool_kind)
+        finished = self.session.monitor.finished_calls if self.session.monitor is not None else 0
+        self._opened[call_id] = (title, tool_kind, finished)
         within = int(above.rpartition(":c")[2]) if above is not None else 0
         started = ToolStarted(number=number, call_id=call_id, title=title[:200], tool_kind=tool_kind, within=within)
         recorded: RecordId | None = None
@@ -334,7 +335,9 @@ class AgentConnection(Connection):
         turn_id, intent = self.turn_id, self._intent
         opened = self._opened.pop(call_id, None)
         if opened is not None and turn_id is not None and intent is None and self.session.monitor is not None:
-            self.session.monitor.record_call(FinishedCall(*opened, asked, answered and f"{outcome} {answered}"))
+            title, kind, after = opened
+            ended = FinishedCall(title, kind, asked, answered and f"{outcome} {answered}")
+            self.session.monitor.record_call(ended, after)
         tool_id = self._calls.get(call_id)
         self._drop_call(call_id)
         if turn_id is None:

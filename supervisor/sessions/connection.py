@@ -233,8 +233,13 @@ class Monitor(Protocol):
         """Record that the call with that id has ended."""
         ...
 
-    def record_call(self, call: FinishedCall) -> None:
-        """Record a tool call that has ended."""
+    @property
+    def finished_calls(self) -> int:
+        """Number of tool calls that have ended so far."""
+        ...
+
+    def record_call(self, call: FinishedCall, after: int) -> None:
+        """Record a tool call that has ended, and began when *after* calls had ended."""
         ...
 
     def report_progress(self) -> None:

@@ -13,9 +13,10 @@ import msgspec
 
 from actors import Inspection, NoSuchActor
 from supervisor.diagnostics.visual_state import Inspected, TaskStack
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.turn import permission_of, split_permission
+from supervisor.lifecycles.types import Kind, NoSuchEntity
 from supervisor.policies.call_processes import LiveProcess
-from supervisor.runtime.entity import EntityActor, NoSuchEntity
+from supervisor.runtime.entity import EntityActor
 from supervisor.sessions.registry import SessionRegistry
 
 LIST_S: Final = 5.0
@@ -67,6 +68,13 @@ def inspect(registry: SessionRegistry, entity_id: str) -> Inspected:
     """
     entity = registry.entities.get(entity_id)
     actor_id = entity_id
+    asking, number = split_permission(entity_id)
+    if number is not None and (turn := registry.entities.get(asking)) is not None:
+        request = permission_of(turn.data, number)
+        if request is not None and request.asked:
+            return Inspected(
+                id=entity_id, kind="permission", state="waits for a human", turn=asking, reason=request.title
+            )
     if entity is not None and entity.kind in (Kind.RUN, Kind.JOB):
         actor_id = entity.parent_id or ""
     try:

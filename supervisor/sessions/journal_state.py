@@ -129,8 +129,10 @@ class SessionHistory:
         """Number of the newest record with the usage of the session's budget scopes."""
         self.once: dict[str, bool] = {}
         """For each prompt, oldest first, whether it may be tried only once."""
+        self._retries: dict[str, int | None] = {}
+        """For each prompt the number of further failures after which it is tried again; ``None`` as the limits say."""
         self.spent = False
-        """True if a prompt that may be tried only once has failed."""
+        """True if a prompt has failed that its requester does not want to be tried again."""
         self._succeeded = ""
         """Turn whose agent was the last to report success."""
         self.answer: RecordedOutcome | None = None
@@ -152,10 +154,19 @@ class SessionHistory:
     def depends_on_prompt(self, record: LifecycleEvent) -> bool:
         """Return whether the meaning of *record* depends on its prompt: another waiting prompt may be allowed a
         different number of tries."""
-        return (_is_crash(record) or record.event == "TurnReaped") and any(self.once.values())
+        is_limited = any(self.once.values()) or any(left is not None for left in self._retries.values())
+        return (_is_failure(record) or record.event == "TurnReaped") and is_limited
 
     def _is_once(self, asked: str | None) -> bool:
         return self.once.get(next(reversed(self.once), "") if asked is None else asked, False)
+
+    def _spend_retry(self, asked: str | None) -> bool:
+        """Use up a retry of a prompt; return whether none was left."""
+        request_id = next(reversed(self.once), "") if asked is None else asked
+        left = self._retries.get(request_id)
+        if left is not None:
+            self._retries[request_id] = max(left - 1, 0)
+        return left == 0
 
     def _enter(self, record: LifecycleEvent) -> None:
         self.entered_seq, self.entered_s = record.seq, record.monotonic_s
@@ -201,6 +212,7 @@ class SessionHistory:
                 self.requests = max(self.requests, int(request_id.rpartition(":r")[2]))
                 self.once.pop(request_id, None)
                 self.once[request_id] = once = bool(record.metadata.get("once"))
+                self._retries[request_id] = record.metadata.get("retries")
                 self.answer = None if once else self.answer
             case "TurnReaped" if not record.metadata["completed"] and record.metadata["turn_id"] == self._succeeded:
                 pass  # its work was rejected: the request had been replied to when the agent was done
@@ -218,8 +230,10 @@ class SessionHistory:
             case "SessionExited" if record.to_status == "SessionComplete":
                 self._succeeded = record.actor
             case "SessionExited" if _is_crash(record):
-                self.spent = self._is_once(asked) or _is_final(record)
+                self.spent = self._spend_retry(asked) or self._is_once(asked) or _is_final(record)
                 self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)
+            case "SessionExited" if _is_failure(record):
+                self.spent = self._spend_retry(asked)
             case "OperatorStop" | "FatalError":
                 self.aborts = [one for one in self.aborts if not is_own(one)]
                 if record.from_status == record.to_status:
@@ -235,9 +249,16 @@ def is_own(abort: LifecycleEvent) -> bool:
 def _is_crash(record: LifecycleEvent) -> bool:
     """Return whether *record* says that the agent failed after a start and is started again; false if its supervisor
     died."""
-    edge = (record.event, record.from_status, record.to_status)
-    lost = record.transition_reason == TransitionReason.ORPHAN_RECOVERED
-    return edge == ("SessionExited", "Running", "CoolingDown") and not lost
+    return _is_failure(record) and record.from_status == "Running"
+
+
+def _is_failure(record: LifecycleEvent) -> bool:
+    """Return whether *record* says that the agent, or its start, has failed and is tried again; false if the supervisor
+    died, or the machine lacked a resource at the start."""
+    uncharged = [TransitionReason.ORPHAN_RECOVERED]
+    uncharged += [TransitionReason.SHORTAGE] if record.from_status == "Spawning" else []
+    is_tried_again = record.event == "SessionExited" and record.to_status == "CoolingDown"
+    return is_tried_again and record.transition_reason not in uncharged
 
 
 def _is_final(record: LifecycleEvent) -> bool:

@@ -103,6 +103,7 @@ class PendingRequests:
         cause: Cause,
         *,
         once: bool = False,
+        retries: int | None = None,
         limit: TimeLimit = USUAL_TIME,
         reason: str = "",
     ) -> Outcome:
@@ -112,6 +113,8 @@ class PendingRequests:
         Args:
             once: the caller, a task, verifies the work of the turn and decides about another attempt: the reply comes
                 when the agent is done, and if a turn fails after its agent was ready, it is not tried again.
+            retries: number of failures, of launches too, after which the session tries again; ``None``: as its limits
+                say.
             limit: time limit of a turn.
             reason: why the prompt is sent again; it becomes part of the prompt where ``explains_retries`` allows that.
 
@@ -130,7 +133,9 @@ class PendingRequests:
         self._waiting[request_id] = [waiter]
         session.incoming_requests[request_id] = None
         try:
-            requested = TurnRequested(request_id=request_id, prompt=prompt, reason=reason, once=once, **limit._asdict())
+            requested = TurnRequested(
+                request_id=request_id, prompt=prompt, reason=reason, once=once, retries=retries, **limit._asdict()
+            )
             await self._registry.post(session_id, requested, cause=cause, withdraws=True)
         except BaseException:
             self._forget(request_id, waiter)

@@ -57,6 +57,7 @@ from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import LiveProcess, ProcessSeen, describe_processes, processes_of_turn
 from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
+from supervisor.policies.output_novelty import OutputNovelty
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.retry_reason import quoted_lines
 from supervisor.policies.stage_deadlines import program_end_s
@@ -418,8 +419,10 @@ class ProcessConnection(AgentConnection):
         self._conclude("error", "", status)
 
     async def _read(self, process: Process) -> None:
+        novelty = OutputNovelty()
         while data := await process.receive():
-            self.session.report_progress()
+            if self._codec.one_shot or novelty.take(data):  # the time-out of a one-shot program bounds its silence
+                self.session.report_progress()
             if not self._codec.one_shot:
                 self._reported_end.note_output()
             self._terminations.note_output(process.written_between)
@@ -468,8 +471,10 @@ class ProcessConnection(AgentConnection):
 
     async def _read_errors(self, process: Process) -> None:
         end = ""  # a line may arrive in pieces
+        novelty = OutputNovelty()
         while data := await process.receive_err():
-            self.session.report_progress()
+            if self._codec.one_shot or novelty.take(data):
+                self.session.report_progress()
             text = data.decode(errors="replace")
             self.session.write_transcript("stderr", text)
             end = f"{end}{text}"[-ERROR_CHARS:]

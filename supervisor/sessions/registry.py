@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from actors import ActorSystem
+from supervisor.lifecycles.types import NoSuchEntity
 from supervisor.policies.abort_plan import CallBeside, TreeNode
 from supervisor.policies.caller_reach import NOWHERE, CallerReach
 from supervisor.ports import Caller
-from supervisor.runtime.entity import Entity, NoSuchEntity
+from supervisor.runtime.entity import Entity
 from supervisor.runtime.entity_registry import EntityRegistry, IdAllocator
 from supervisor.runtime.journal_writer import JournalWriter
 from supervisor.sessions.live_session import LiveSession, SessionPhase

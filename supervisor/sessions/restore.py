@@ -52,6 +52,7 @@ from supervisor.lifecycles.session import Session, backoff_ms
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import (
     BEGINNING,
+    SUPERVISOR_ENDED,
     AbortReason,
     AbortScope,
     Exit,
@@ -89,11 +90,10 @@ from supervisor.sessions.turn import TurnEntity
 
 _log = get_logger()
 
-WHY: Final = "its supervisor ended without closing it"
 CAUSE: Final = Cause(actor="recovery")
 LOSS: Final = Verdict(
     exit=Exit.ERROR,
-    error=WHY,
+    error=SUPERVISOR_ENDED,
     transition_reason=TransitionReason.ORPHAN_RECOVERED,
     abort_reason=AbortReason.UNKNOWN,
 )
@@ -344,7 +344,7 @@ class Recovery:
         for session in live:
             if not (session.is_stopping or self._goes_on(session.session_id)):
                 session.kill_at_once = True  # its processes were killed with its supervisor
-                self._registry.send(session.session_id, FatalError(message=WHY), cause=CAUSE)
+                self._registry.send(session.session_id, FatalError(message=SUPERVISOR_ENDED), cause=CAUSE)
                 # The sessions that end with it have processed that as well. The disk is waited for after all have.
                 await session.reached(SessionPhase.TERMINATING).wait()
                 self._causes[session.session_id] = Cause(session.stopped_by_seq, None, CAUSE.actor)
@@ -403,7 +403,9 @@ class Recovery:
         """Continue the sessions: first send the events that are already known, so that nothing begins on outdated
         state. Awaits nothing."""
         for agent in self._agents:
-            self._send(agent.id, AgentExited(reason=WHY, ended_by="kill", abort_reason=AbortReason.UNKNOWN))
+            self._send(
+                agent.id, AgentExited(reason=SUPERVISOR_ENDED, ended_by="kill", abort_reason=AbortReason.UNKNOWN)
+            )
         for session in live:
             self._watch_again(session)
         for one in again:
@@ -523,9 +525,11 @@ class Recovery:
         if state not in SETTLED:
             self._send(turn.id, TaskFailed(verdict=LOSS))
         for call in turn.data.open:
-            unknown = ToolCompleted(call_id=call.call_id, outcome=ToolOutcome.UNKNOWN, reason=WHY, over=True)
+            unknown = ToolCompleted(
+                call_id=call.call_id, outcome=ToolOutcome.UNKNOWN, reason=SUPERVISOR_ENDED, over=True
+            )
             self._send(turn.id, unknown)
-        self._send(turn.id, AgentReaped(degraded=True, note=WHY))
+        self._send(turn.id, AgentReaped(degraded=True, note=SUPERVISOR_ENDED))
 
 
 def loses_nothing(profile: AgentProfile, session: Entity, agent: Entity | None, turn: Entity | None = None) -> bool:

@@ -60,7 +60,7 @@ from supervisor.lifecycles.events import (
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.session_data import Message, Request, SessionData
 from supervisor.lifecycles.turn import TurnData
-from supervisor.lifecycles.types import AbortPolicy, AbortReason, CancelMode, Exit, HeldBy, Verdict
+from supervisor.lifecycles.types import SUPERVISOR_ENDED, AbortPolicy, AbortReason, CancelMode, Exit, HeldBy, Verdict
 from supervisor.policies.turn_outcome import aborted_verdict, build_prompt
 from supervisor.ports import NO_WORKSPACE, Outcome, TranscriptSink
 from supervisor.ports.agent_profile import AgentProfile
@@ -156,9 +156,11 @@ class SessionEntity(LiveSession):
             case TerminateSession():
                 self.terminate(cause, effect.abort_id, now=effect.now)
             case LogFatal():
-                # For a task this is a warning: it goes on with another session, or its failure is logged as an error.
-                log = _log.error if self.assigned_task is None else _log.displayed
-                log("session gave up", session=self.id, reason=effect.message)
+                if effect.message != SUPERVISOR_ENDED:  # the takeover names these sessions, which have not failed
+                    # For a task this is a warning: it goes on with another session, or its failure is logged as an
+                    # error.
+                    log = _log.error if self.assigned_task is None else _log.displayed
+                    log("session gave up", session=self.id, reason=effect.message)
             case _ if self.is_terminating:
                 return  # the effects below begin something
             case PrepareWorktree():

@@ -7,8 +7,8 @@ available when the entity handles its first event.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -19,7 +19,9 @@ from supervisor.lifecycles.events import OperatorStop
 from supervisor.lifecycles.run_ids import is_run_id
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.session_data import SessionData
-from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument, choice_of
+from supervisor.lifecycles.types import AbortPolicy, CancelMode, InvalidArgument, NoSuchEntity, choice_of
+from supervisor.plans import BudgetConfig, PolicyConfig
+from supervisor.plans.fields import convert_value
 from supervisor.policies.access import intersect_rights
 from supervisor.policies.argument_checks import check_agent_function, check_name, check_text, check_type, check_types
 from supervisor.policies.budgets import Budget, BudgetScope
@@ -27,7 +29,7 @@ from supervisor.policies.liveness import StallProfileName
 from supervisor.policies.redaction import encodable
 from supervisor.ports import NO_WORKSPACE, JournalError, Outcome, TranscriptSink, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentFunction, AgentProfile
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import HOST, Cause
 from supervisor.sessions.abort_service import AbortService
 from supervisor.sessions.journal_state import PLACED
@@ -82,11 +84,11 @@ class SessionFactory:
         *,
         agent: str | AgentFunction | None = None,
         parent: str | None = None,
-        policy: AbortPolicy | None = None,
+        policy: AbortPolicy | PolicyConfig | Mapping[str, Any] | None = None,
         cancel_mode: CancelMode | str = CancelMode.WAIT_COMPLETED,
         directory: str | None = None,
         cause: Cause = HOST,
-        budget: Budget | None = None,
+        budget: Budget | BudgetConfig | Mapping[str, Any] | None = None,
         within: BudgetScope | None = None,
         patience: StallProfileName | str = StallProfileName.DEFAULT,
         workspace_spec: WorkspaceSpec = NO_WORKSPACE,
@@ -104,21 +106,22 @@ class SessionFactory:
         check_types(str, parent=parent, directory=directory)
         mode = choice_of(CancelMode, "cancel_mode", cancel_mode)
         if parent is None and mode is not CancelMode.WAIT_COMPLETED:
-            raise ValueError(
+            raise InvalidArgument(
                 f"cancel_mode: session {name!r} has no parent whose end could mean {mode} to it; leave it out"
             )
         profile = self._profile_of(agent, parent, plan_run)
         if directory is not None:
             profile = msgspec.structs.replace(profile, directory=directory)
-        check_types(AbortPolicy, policy=policy)
-        check_types(Budget, budget=budget)
+        own_policy, own_budget = convert_value("policy", policy, AbortPolicy), convert_value("budget", budget, Budget)
         check_types(BudgetScope, within=within)
         check_type("cause", cause, Cause)
         check_type("workspace_spec", workspace_spec, WorkspaceSpec)
         if parent is not None or not self._shutdown.begun.is_set():
             self._registry.check_disk(f"session {name!r}")
-        allowance = BudgetGrant(budget, within, choice_of(StallProfileName, "patience", patience))
-        session_id = self._create(name, profile, parent, policy, None, cause, mode, allowance, workspace_spec, plan_run)
+        allowance = BudgetGrant(own_budget, within, choice_of(StallProfileName, "patience", patience))
+        session_id = self._create(
+            name, profile, parent, own_policy, None, cause, mode, allowance, workspace_spec, plan_run
+        )
         try:
             await self._registry.journal_writer.flush()
         except anyio.get_cancelled_exc_class():

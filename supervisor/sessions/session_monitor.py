@@ -369,7 +369,10 @@ class SessionMonitor:
     def record_usage(self, amounts: Amounts, report: dict[str, Any], total_of: str | None = None) -> None:
         """Count amounts that the agent reports in addition to earlier reports, or, with *total_of*, as the totals of
         the conversation with that id; *report* is what the agent wrote."""
-        self._use(amounts if total_of is None else self.totals.increase(total_of, amounts))
+        added = amounts if total_of is None else self.totals.increase(total_of, amounts)
+        if added.tokens or added.cost_usd:  # the same report again says nothing about the work
+            self.report_progress()
+        self._use(added)
         self._record_use(report)
 
     def record_context(self, context: ContextUse) -> None:
@@ -528,10 +531,15 @@ class SessionMonitor:
         self._monitors.abort_call(call_id, reason, "timeout", because, AbortReason.TIMEOUT)
 
     # ------------------------------------------------------------------ loops
-    def record_call(self, call: FinishedCall) -> None:
-        """Check whether a finished call is part of a loop: warn the agent at the first loop, abort the session at the
-        next."""
-        repeated = self._loops.take(call)
+    @property
+    def finished_calls(self) -> int:
+        """Number of calls that have finished so far, for :meth:`record_call`."""
+        return self._loops.taken
+
+    def record_call(self, call: FinishedCall, after: int) -> None:
+        """Check whether a finished call, which began when *after* calls had finished, is part of a loop: warn the agent
+        at the first loop, abort the session at the next."""
+        repeated = self._loops.take(call, after)
         if repeated is None or self._hand_back is not _HandBackPhase.NONE:
             return
         because = self._record_fact("Repeats", repeated._asdict(), repeated.words)

@@ -207,6 +207,16 @@ class Verification:
         except (OSError, Refused):
             return True
 
+    async def outside_changes(self, session_id: str) -> list[str]:
+        """Return sentences about what has changed in the user's own checkout while the session worked; one says so if
+        that cannot be found out."""
+        try:
+            return await self._request(partial(self._workspace.outside_changes, session_id))
+        except Refused:
+            return []
+        except OSError as error:
+            return [f"unknown whether it has changed something outside of its worktree: {error}"]
+
     async def open_branch(
         self, workstream_id: str, directory: str, *, resumes: str = "", holds: Sequence[str] = ()
     ) -> WorkBranch:

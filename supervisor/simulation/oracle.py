@@ -32,6 +32,7 @@ from supervisor.lifecycles.types import (
     AbortPolicy,
     AbortScope,
     LifecycleEvent,
+    NoSuchEntity,
     RecordId,
     StageBudgets,
     TerminationStage,
@@ -39,7 +40,7 @@ from supervisor.lifecycles.types import (
 from supervisor.policies.abort_plan import AbortPlan, NodeReceipt, Receipt, total_survivors
 from supervisor.policies.model_errors import ModelLimits
 from supervisor.ports import Append, EntityRow
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.simulation.checkers import (
     Checker,
     ClockRead,

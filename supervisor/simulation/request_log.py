@@ -12,14 +12,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import anyio
 
+from supervisor.lifecycles.types import NoSuchEntity
 from supervisor.plans.source import BadPlan
-from supervisor.policies.abort_plan import NoSiblings, UnknownTarget
+from supervisor.policies.abort_plan import NoSiblings
 from supervisor.ports import JournalError
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.simulation.faults import FaultPlan
 from supervisor.simulation.oracle import Oracle
 
-REFUSALS = (NoSuchEntity, Refused, UnknownTarget, NoSiblings, JournalError, BadPlan)
+REFUSALS = (NoSuchEntity, Refused, NoSiblings, JournalError, BadPlan)
 """Errors with which a supervisor may refuse a request: the entity has ended, or the request is impossible."""
 
 WITHDRAWN = "withdrawn"

@@ -38,22 +38,21 @@ from supervisor.lifecycles.session_data import SessionData
 from supervisor.lifecycles.task import Claimed, Started, Task
 from supervisor.lifecycles.task_cascade import AttemptBegun, Circumstances
 from supervisor.lifecycles.task_run import ErrorCategory, TaskRun
-from supervisor.lifecycles.types import OWN_ABORTS, AbortReason, Exit, Verdict
+from supervisor.lifecycles.types import OWN_ABORTS, SUPERVISOR_ENDED, AbortReason, Exit, NoSuchEntity, Verdict
 from supervisor.plans.completion_checks import missing
 from supervisor.policies.error_classification import classify
 from supervisor.ports import Outcome
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Degraded, NoSuchEntity, Refused
+from supervisor.runtime.entity import Degraded, Refused
 from supervisor.sessions.journal_state import own_abort_of
 from supervisor.sessions.live_session import LiveSession
-from supervisor.sessions.restore import WHY
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.budgeting import patience_of, scope_of
 from supervisor.work.checkpoints import left_at, next_workspace, prepare_workspace
 from supervisor.work.completion_pipeline import ENDED_BY, CompletionPipeline
 from supervisor.work.empty_attempt import find_empty
 from supervisor.work.plan_run import PlanRun
-from supervisor.work.settling import settle_turn
+from supervisor.work.settling import note_outside_changes, settle_turn
 from supervisor.work.task_execution import CancelReason, TaskExecution
 
 _log = get_logger()
@@ -150,6 +149,7 @@ class Attempts:
                 outcome = outcome._replace(outcome="aborted", error="its session was ended before its work was judged")
             elif not kept_by and (error := await self._find_undone(execution, outcome)):
                 outcome = outcome._replace(outcome="failed", error=error)
+        await note_outside_changes(self._sup, execution)
         # A task that was split meanwhile leaves the rest to its subtasks, however its own turn ended.
         is_split = execution.state is Task.WAITING_FOR_SUBTASKS and outcome.outcome != "aborted"
         if outcome.outcome == "completed" or is_split:
@@ -292,7 +292,7 @@ async def aborted_for(sup: SupervisorCore, session_id: str) -> str | None:
     if session is not None and asked is None:
         return None
     data = await last_data_of(sup, session_id)
-    if data is None or data.outcome != "aborted" or data.last_error == WHY:
+    if data is None or data.outcome != "aborted" or data.last_error == SUPERVISOR_ENDED:
         return None
     return None if await own_abort_of(sup.journal, session_id) is not None else data.last_error
 

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 import anyio
 import msgspec
 
-from supervisor.lifecycles.types import LifecycleEvent, RecordId, Verb
+from supervisor.lifecycles.types import LifecycleEvent, NoSuchEntity, RecordId, Verb
 from supervisor.plans.source import BadPlan
 from supervisor.plans.task_control import CommandResult
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 
 COMMANDED: Final = "Commanded"

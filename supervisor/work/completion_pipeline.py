@@ -53,12 +53,12 @@ from supervisor.lifecycles.task_cascade import (
     with_end,
 )
 from supervisor.lifecycles.task_run import RUN, CheckpointSaved, SkipCause, TaskRun
-from supervisor.lifecycles.types import AbortScope
+from supervisor.lifecycles.types import AbortScope, NoSuchEntity
 from supervisor.plans.acceptance import AcceptanceTest
 from supervisor.policies.retry_reason import findings_differ, make_findings
 from supervisor.ports import Changes, JournalError, WorkspaceHeld, WorkspaceSpec
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.work import authorization, plugin_policies
 from supervisor.work.checkpoints import left_at, save, take_back, workspace_of

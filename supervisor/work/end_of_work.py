@@ -15,12 +15,12 @@ from actors.machine import Event
 from supervisor.lifecycles import worker, workstream
 from supervisor.lifecycles.task import Task, TaskData
 from supervisor.lifecycles.task_cascade import TABLE_OF, Abandoned, TaskStates, step
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import SUPERVISOR_ENDED, Kind, NoSuchEntity
 from supervisor.ports import EntityRow
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
-from supervisor.sessions.restore import CAUSE, WHY
+from supervisor.sessions.restore import CAUSE
 
 _log = get_logger()
 
@@ -113,15 +113,15 @@ def _end_of(entity: Entity, registry: EntityRegistry) -> Sequence[Event]:
         case Kind.TASK | Kind.RUN | Kind.JOB:
             return _end_of_work(entity, registry.entities.get(entity.parent_id or ""))
         case Kind.WORKER:
-            return [worker.SupervisorLost(reason=WHY)]
+            return [worker.SupervisorLost(reason=SUPERVISOR_ENDED)]
         case _ if entity.state is workstream.Workstream.VALIDATING:
-            return [workstream.ValidationFailed(error=WHY)]
+            return [workstream.ValidationFailed(error=SUPERVISOR_ENDED)]
         case _:
-            return [workstream.UserCancelled(reason=WHY)]
+            return [workstream.UserCancelled(reason=SUPERVISOR_ENDED)]
 
 
 def _end_of_work(entity: Entity, above: Entity | None) -> list[Event]:
     """Return the events that end a task, run or job that no plan continues; *above* is the task of a run or a job."""
     logs = [entity] if above is None or above.kind is not Kind.TASK else [entity, above]
-    events = step(TaskStates.of_logs(logs), Abandoned(reason=WHY)).events
+    events = step(TaskStates.of_logs(logs), Abandoned(reason=SUPERVISOR_ENDED)).events
     return [event for event in events if TABLE_OF[type(event)] == entity.kind]

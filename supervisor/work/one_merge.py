@@ -28,11 +28,11 @@ import msgspec
 from supervisor.diagnostics.merge_plan import conflict_fix
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import ENDS_WELL, TaskEnd
-from supervisor.lifecycles.types import HeldBy, Kind, LifecycleEvent
+from supervisor.lifecycles.types import HeldBy, Kind, LifecycleEvent, NoSuchEntity
 from supervisor.lifecycles.workstream import ValidationPassed, Workstream, WorkstreamData
 from supervisor.ports import EntityRow, Merge, MergePlan, WorkspaceHeld, WorkspaceSpec
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.sessions.journal_state import entity_of, records_of
 from supervisor.sessions.obstacles import outlast_obstacles
 from supervisor.work.plan_run import PlanRun

@@ -21,10 +21,10 @@ import anyio
 
 from actors.one_shot_event import OneShotEvent
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.types import AbortScope, Kind
+from supervisor.lifecycles.types import AbortScope, Kind, NoSuchEntity
 from supervisor.lifecycles.workstream import WORKSTREAM
 from supervisor.ports import JournalError
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.sessions.shutdown import LAST_RECORDS_S
 from supervisor.work.checkpoints import must_take_back, take_back, workspace_of
 from supervisor.work.completion_pipeline import CompletionPipeline

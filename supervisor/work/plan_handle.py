@@ -31,11 +31,11 @@ from typing import Any
 import anyio
 
 from actors.waiting import any_of
-from supervisor.diagnostics import causal_trace
 from supervisor.diagnostics.causal_trace import Explanation
 from supervisor.diagnostics.tree_view import Node, tree
 from supervisor.host.api import Supervisor
 from supervisor.host.supervision import SupervisorCore
+from supervisor.lifecycles.types import NoSuchEntity
 from supervisor.plans.earlier_runs import SubmittedRun
 from supervisor.plans.plan import Plan
 from supervisor.plans.recorded import recalled_plan, request_digest
@@ -43,12 +43,10 @@ from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig
 from supervisor.policies.argument_checks import check_type, check_types
 from supervisor.policies.budgets import Amounts
-from supervisor.policies.usage import UsageTotals
 from supervisor.ports import JournalError
 from supervisor.ports.agent_profile import AgentFunction
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import NoSuchEntity, Refused
-from supervisor.sessions.journal_state import records_of
+from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner, Submission
 from supervisor.work.reporting import read_plan, read_result
 from supervisor.work.results import PlanResult, TaskResult
@@ -398,14 +396,9 @@ class PlanHandle:
         Raises:
             NoSuchEntity: no record is about *entity_id*.
         """
-        return await anyio.to_thread.run_sync(self._explain, entity_id)
-
-    def _explain(self, entity_id: str) -> Explanation:
-        with self._sup.reader() as reader:
-            for known in (self.runner.task_ids.get(entity_id, entity_id), entity_id):
-                with suppress(LookupError):
-                    return causal_trace.why(reader, known)
-        raise NoSuchEntity(entity_id)
+        with suppress(NoSuchEntity):
+            return await self._sup.why(self.runner.task_ids.get(entity_id, entity_id))
+        return await self._sup.why(entity_id)
 
     async def usage(self) -> Mapping[str, Amounts]:
         """Return the amounts used (tokens, money, turns), by the id of each task, session and turn; an amount includes
@@ -414,7 +407,7 @@ class PlanHandle:
         Raises:
             JournalError: the journal cannot be read.
         """
-        return UsageTotals(await records_of(self._sup.core.journal)).sums()
+        return await self._sup.usage()
 
     # ------------------------------------------------------------------ commands
     async def approve(

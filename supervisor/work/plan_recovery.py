@@ -31,15 +31,14 @@ from supervisor.lifecycles.record_ids import id_before
 from supervisor.lifecycles.task import Task, TaskData, TaskEnd
 from supervisor.lifecycles.task_cascade import Circumstances, Lost, SessionGaveUp
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
-from supervisor.lifecycles.types import AbortReason, Kind
+from supervisor.lifecycles.types import SUPERVISOR_ENDED, AbortReason, Kind, NoSuchEntity
 from supervisor.plans.earlier_runs import InterruptedTask, continued, counted_ends, grown
 from supervisor.plans.plan import Plan
 from supervisor.policies.retry_budget import retries_spent
 from supervisor.ports import EntityRow, JournalError, Outcome
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.sessions.journal_state import own_abort_of
-from supervisor.sessions.restore import WHY
 from supervisor.work import authorization
 from supervisor.work.attempt import Attempts, aborted_for, as_failed, last_data_of
 from supervisor.work.checkpoints import take_back, workspace_of
@@ -285,7 +284,9 @@ class PlanRecovery:
     async def _without_session(self, execution: TaskExecution) -> None:
         """Continue a task whose session is lost; the recorded end of the session decides how."""
         data = await last_data_of(self._sup, execution.session_id)
-        how, error = ("", "") if data is None or data.last_error == WHY else (data.outcome, data.last_error)
+        how, error = (
+            ("", "") if data is None or data.last_error == SUPERVISOR_ENDED else (data.outcome, data.last_error)
+        )
         limit = await own_abort_of(self._sup.journal, execution.session_id) if how == "aborted" else None
         how = "limited" if limit is not None else how
         above = execution.parent

@@ -20,11 +20,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from supervisor.lifecycles.task import TaskData, TaskEnd, task_end
-from supervisor.lifecycles.types import BEGINNING, Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import BEGINNING, SUPERVISOR_ENDED, Kind, LifecycleEvent, RecordId
 from supervisor.lifecycles.workstream import ValidationFailed
 from supervisor.ports import EntityRow, Journal
 from supervisor.sessions.journal_state import records_of
-from supervisor.sessions.restore import WHY
 from supervisor.work.results import PlanResult, TaskResult, not_accepted, unmerged_of
 from supervisor.work.task_execution import ACTOR
 
@@ -131,7 +130,7 @@ def results_of_rows(rows: Iterable[EntityRow], workstream_id: str, why: str | No
         if row.kind == Kind.TASK:
             data = msgspec.json.decode(row.data, type=TaskData)
             if data.workstream == workstream_id:
-                cut_short, end = data.last_failure == WHY, task_end(row.state, data.ended_as)
+                cut_short, end = data.last_failure == SUPERVISOR_ENDED, task_end(row.state, data.ended_as)
                 if why is None:
                     outcome, error = end, data.last_failure if end not in ("", TaskEnd.COMPLETED) else ""
                 else:

@@ -31,7 +31,8 @@ class TaskResult(NamedTuple):
     ``agent`` is the agent that worked on the task last, ``size`` the size that the plan gives the task (``large``, or
     ``large high`` with another complexity than medium; ``""``: none), and ``attempt_s`` are the seconds from the start
     of the last completed attempt to the end of the agent's work, without tests and merge; 0 if none was completed. From
-    these the next runs of the plan learn their time limits.
+    these the next runs of the plan learn their time limits. ``worked_s`` is the part of the time in which the task was
+    prepared, worked on, checked or merged; it waited the rest of ``took_s``.
     """
 
     id: str
@@ -48,6 +49,13 @@ class TaskResult(NamedTuple):
     agent: str = ""
     size: str = ""
     attempt_s: float = 0.0
+    worked_s: float = 0.0
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the task has waited after its first claim: for its next attempt or claim, a person, an
+        obstacle."""
+        return max(self.took_s - self.worked_s, 0.0) if self.worked_s else 0.0
 
 
 def remark_of_rest(branch: str, directory: str = "") -> str:
@@ -102,12 +110,13 @@ class PlanResult(NamedTuple):
         for task in self.tasks.values():
             if task.outcome not in ENDS_WELL:
                 names.setdefault(task.outcome, []).append(task.id)
-        parts = [f"{len(ids)} {outcome} ({_named(ids)})" for outcome, ids in names.items()]
+        parts = [f"{len(ids)} {outcome} ({named(ids)})" for outcome, ids in names.items()]
         tasks = "1 task" if len(self.tasks) == 1 else f"{len(self.tasks)} tasks"
         return self.error or (f"of {tasks} {', '.join(parts)}" if parts else "")
 
 
-def _named(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
     more = f" and {len(names) - _NAMED_MAX} more" if len(names) > _NAMED_MAX else ""
     return f"{', '.join(names[:_NAMED_MAX])}{more}"
 

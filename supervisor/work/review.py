@@ -17,11 +17,11 @@ import msgspec
 
 from supervisor.diagnostics.quality import REVIEWED
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import TimeLimit
+from supervisor.lifecycles.types import NoSuchEntity, TimeLimit
 from supervisor.plans.tasks import TaskConfig
 from supervisor.plans.verification import ReviewConfig
 from supervisor.ports import Changes, JournalError
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 
 TRIES: Final = 2

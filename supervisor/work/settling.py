@@ -23,10 +23,13 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task_run import TaskRun, TurnSettling
 from supervisor.policies.call_processes import ProcessSeen
 from supervisor.policies.stage_deadlines import EXITING_S
+from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Refused
 from supervisor.sessions.connection import Connection
 from supervisor.sessions.live_session import LiveSession
 from supervisor.work.task_execution import TaskExecution
+
+_log = get_logger()
 
 ANSWER_S: Final = 5.0
 """Seconds within which a shim must reply with the processes below it; measured: a few ms."""
@@ -36,6 +39,9 @@ NAMED_MAX: Final = 10
 
 SETTLED: Final = "TurnSettled"
 """Name of the fact of a task about the processes of its turn that had to be ended, or are unknown."""
+
+OUTSIDE: Final = "ChangedOutside"
+"""Name of the fact of a task about changes of the user's own checkout while its agent worked."""
 
 UNKNOWN: Final = "unknown whether processes of its turn still ran when it was judged: they cannot be listed"
 
@@ -49,6 +55,17 @@ async def settle_turn(sup: SupervisorCore, execution: TaskExecution) -> None:
     if session.connection.outlived:
         _remark(execution, f"ended when its program had exited: {_named(session.connection.outlived)}")
     await _TurnSettlement(sup, execution, session, session.connection).run()
+
+
+async def note_outside_changes(sup: SupervisorCore, execution: TaskExecution) -> None:
+    """Add to the remarks of the task, and to its records, what has changed in the user's own checkout while its agent
+    worked."""
+    if not (changes := await sup.verification.outside_changes(execution.session_id)):
+        return
+    for words in changes:
+        _remark(execution, f"while it worked, {words}")
+        _log.warning("the user's checkout was changed while a task worked", task=execution.name, what=words)
+    sup.registry.record_fact(execution.id, OUTSIDE, execution.cause, {"changes": changes})
 
 
 class _TurnSettlement:

@@ -21,7 +21,7 @@ from supervisor.lifecycles.command_checks import refusal
 from supervisor.lifecycles.job import Job
 from supervisor.lifecycles.task import Task, TaskEnd, task_end
 from supervisor.lifecycles.task_run import TaskRun
-from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId, Verb
+from supervisor.lifecycles.types import Kind, LifecycleEvent, NoSuchEntity, RecordId, Verb
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded
 from supervisor.plans.plan import Plan
 from supervisor.plans.recorded import request_digest
@@ -31,7 +31,7 @@ from supervisor.plans.task_control import CommandResult
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.policies.argument_checks import check_items, check_type, check_types
 from supervisor.policies.redaction import encodable
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.blocking import PARENTS
 from supervisor.work.commands import Command, CommandEffect, CommandLog, digest_of

@@ -23,7 +23,7 @@ from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.entity_types import WORKER_KIND
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import SUPERVISOR_ENDED, Kind, NoSuchEntity
 from supervisor.lifecycles.worker import (
     EVERY,
     HealthCheckRecovered,
@@ -40,9 +40,8 @@ from supervisor.lifecycles.worker import (
 )
 from supervisor.plans.agents import WorkerConfig
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.restore import WHY
 
 ACTOR = "pool"
 LOCAL = "local"
@@ -216,7 +215,7 @@ class WorkerPool:
     def _end_left(self, entity: Entity) -> OneShotEvent:
         over = self._remove_at_its_end(entity)
         cause = Cause(entity.born_seq, None, ACTOR)
-        self._registry.send(entity.id, SupervisorLost(reason=WHY), cause=cause, lane=Lane.NORMAL)
+        self._registry.send(entity.id, SupervisorLost(reason=SUPERVISOR_ENDED), cause=cause, lane=Lane.NORMAL)
         return over
 
     def _let_all_go(self, worker: _Worker) -> None:

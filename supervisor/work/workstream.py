@@ -19,14 +19,14 @@ from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles import workstream
 from supervisor.lifecycles.entity_types import WORKSTREAM_KIND
 from supervisor.lifecycles.run_ids import RUN_PREFIX
-from supervisor.lifecycles.types import HeldBy, RecordId
+from supervisor.lifecycles.types import HeldBy, NoSuchEntity, RecordId
 from supervisor.lifecycles.workstream import WorkBranch, Workstream, WorkstreamData
 from supervisor.plans.plan import Plan
 from supervisor.plans.recorded import plain_plan, without_values
 from supervisor.policies.budgets import Amounts
 from supervisor.ports import JournalError, MergePlan
 from supervisor.ports.logs import get_logger
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.reporting import PLAN, REPORTED, RESULT, SUBMITTED
 from supervisor.work.results import TaskResult

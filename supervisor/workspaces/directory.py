@@ -130,6 +130,9 @@ class DirectoryWorkspace:
         if self._copies is not None and spec.files:
             await self._thread(self._copies.drop_all, _copy_prefix(spec))
 
+    async def outside_changes(self, session_id: str) -> list[str]:
+        return []
+
     async def list_sessions(self) -> list[str]:
         return []
 

@@ -44,8 +44,11 @@ from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private
 from supervisor.workspaces.fast_forward import FastForward
 from supervisor.workspaces.git_command import (
+    OWN_STYLE,
     RAW,
     SHOW_INNER,
+    USER,
+    CommitStyle,
     Git,
     GitKilled,
     WorkspaceError,
@@ -56,6 +59,7 @@ from supervisor.workspaces.git_command import (
     some_of,
     text_of,
 )
+from supervisor.workspaces.main_checkout import Checkout, describe_changes, look, setting_remarks
 from supervisor.workspaces.obstacles import obstacle_of, target_moves
 from supervisor.workspaces.recent_changes import CLOCK_S, changed_since
 from supervisor.workspaces.stale_locks import (
@@ -96,7 +100,7 @@ from supervisor.workspaces.worktree_files import (
     unresolved_files,
     worktree_names,
 )
-from supervisor.workspaces.worktree_setup import INITIALIZING, check_setup, fill_worktree
+from supervisor.workspaces.worktree_setup import INITIALIZING, NO_SETUP, check_setup, fill_worktree
 
 _log = get_logger()
 _P = ParamSpec("_P")
@@ -123,13 +127,11 @@ _ALL_THAT_IS_THERE: Final = ("-c", "core.sparseCheckout=true", "-c", "sparse.exp
 ``--skip-worktree``), if they exist there."""
 _QUIT: Final = (("rebase", "--quit"), ("am", "--quit"), ("cherry-pick", "--quit"), ("bisect", "reset", "HEAD"))
 """Git commands that end an operation under way and leave ``HEAD`` where it is."""
-NO_SETUP: Final = WorktreeSetup()
-"""Set-up of worktrees that have the files of their commit only."""
 _SAVED: Final = "refs/supervisor/checkpoints"
 """Prefix of the references that hold checkpoints. Such a reference is no branch, so that it is not checked out by
 mistake."""
-NOTHING: Final = "0" * 40
-"""Commit id that git uses for a branch that does not exist."""
+NOTHING: Final = ""
+"""Old value of a branch that must not exist. Git takes zeros, too; their number depends on the repository's hash."""
 
 
 def _repeated(
@@ -170,20 +172,23 @@ class GitWorkspaces:
         repository: str,
         target: str = "",
         setup: WorktreeSetup = NO_SETUP,
+        commits: CommitStyle = OWN_STYLE,
     ) -> None:
         """Args: host: runs the git commands. root: the directory below which worktrees are made. repository: a
         directory in the repository. target: the branch that the work is for; by default the branch that is checked out
-        in *repository*. setup: what is done in each new worktree."""
-        self._host, self._setup = host, setup
-        self._git = Git(host, repository)
+        in *repository*. setup: what is done in each new worktree. commits: author and signature of commits."""
+        self._host, self._setup, self._commits = host, setup, commits
+        self._git = Git(host, repository, commits)
         self._steps = StepFile(root / STEP_FILE)
         self._forward = FastForward(self._git, self._steps)
-        self._root = root
-        self._repository = repository
-        self._target = target
+        self._root, self._repository, self._target = root, repository, target
         self._one_at_a_time = anyio.Lock()
         self._making: dict[Path, anyio.Lock] = {}
         """Locks of the worktrees that are being made, by path: a worktree is filled while others are changed."""
+        self._seen: dict[str, Checkout] = {}
+        """The user's checkout as it was when the worktree of a session was made, by session."""
+        self._merged: set[str] = set()
+        """Commits to which merges have moved the target."""
 
     @_repeated
     async def check(self) -> None:
@@ -193,6 +198,8 @@ class GitWorkspaces:
             WorkspaceError: as for ``check_usable``.
         """
         await self.check_usable()
+        for remark in await self.remarks():
+            _log.warning(remark)
         async with self._one_at_a_time:
             await self._recover()
         await self.forget(NO_WORKSPACE)  # an earlier supervisor may not have lived to
@@ -213,11 +220,20 @@ class GitWorkspaces:
                 f"workspace: worktree needs git {'.'.join(map(str, GIT_MIN))}, this is {text_of(version)}"
             )
         await self._git.path_inside(self._repository)
+        if self._commits.author == USER:
+            known = await self._git.run(self._repository, "var", "GIT_COMMITTER_IDENT")
+            if not known.ok:
+                words = f"commits.author: 'user', but git knows no name and address there ({error_of(known)})"
+                raise WorkspaceError(f"{words}; set user.name and user.email, or give NAME <EMAIL>")
         await self.target()
         if await self._git.commit_of(self._repository, f"refs/heads/{BRANCHES}"):
             words = f"{self._repository} has a branch {BRANCHES!r}, so that no session can have one below {BRANCHES}/"
             raise WorkspaceError(f"{words}; rename it (git branch -m {BRANCHES} NAME), or use workspace: directory")
         await check_setup(self._git, self._setup)
+
+    async def remarks(self) -> list[str]:
+        """Return sentences about settings of the repository that have no effect here (``setting_remarks``)."""
+        return await setting_remarks(self._git, self._commits)
 
     # ------------------------------------------------------------------------------------------ one step at a time
     @asynccontextmanager
@@ -345,10 +361,27 @@ class GitWorkspaces:
         """
         inside = await self._git.path_inside(directory)
         await self._ensure_worktree(root_id, NO_WORKSPACE)
+        if session_id == root_id:
+            async with self._one_at_a_time:
+                self._seen[root_id] = await look(self._git, self._root)
         return str(self._worktree_path(root_id) / inside)
 
     async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
         return await anyio.to_thread.run_sync(changed_since, self._worktree_path(session_id), since)
+
+    @_repeated
+    async def outside_changes(self, session_id: str) -> list[str]:
+        """Return what has changed in the user's checkout and branches since the session's worktree was made, or since
+        the last call. Commits that no branch has any more are kept.
+
+        Raises:
+            WorkspaceError: git fails.
+        """
+        if (before := self._seen.get(session_id)) is None:
+            return []
+        async with self._one_at_a_time:  # no merge is half done
+            after = self._seen[session_id] = await look(self._git, self._root)
+            return await describe_changes(self._git, before, after, self._merged)
 
     @_repeated
     async def begin(self, session_id: str, spec: WorkspaceSpec) -> None:
@@ -560,6 +593,7 @@ class GitWorkspaces:
                     with anyio.CancelScope(shield=True):
                         await self._forward.release(held)
                 if merge is not None:
+                    self._merged.add(merge.commit)
                     return msgspec.structs.replace(merge, target=target)
             raise WorkspaceHeld(target_moves(target, TRIES))
 
@@ -770,6 +804,7 @@ class GitWorkspaces:
         Raises:
             WorkspaceError: git fails.
         """
+        self._seen.pop(session_id, None)
         async with self._step(RemoveWorktree(plain_name(session_id))):
             worktree, branch, target = self._worktree_path(session_id), branch_of(session_id), await self.target()
             if is_worktree(worktree) and not await self._is_complete(worktree):

@@ -10,13 +10,14 @@ import os
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import msgspec
 
 from supervisor.ports import Changes, Launch, MergePlan, Process, ProcessHost, SpawnError, WorkspaceHeld
 from supervisor.ports.helper_programs import OUTPUT_MAX, CompletedCommand, run_command, run_reader
+from supervisor.workspaces.git_environment import git_environment
 from supervisor.workspaces.obstacles import obstacle_in
 
 GIT_S = 60.0
@@ -41,7 +42,6 @@ _IDENTITY: Final = {
     "GIT_AUTHOR_EMAIL": "supervisor@localhost",
     "GIT_COMMITTER_NAME": "supervisor",
     "GIT_COMMITTER_EMAIL": "supervisor@localhost",
-    "LC_ALL": "C",
 }
 SILENCE_S: Final = 15
 """Seconds for which a server of git may be silent: one that accepts a connection and says nothing, or stops in the
@@ -77,12 +77,36 @@ _QUIET: Final = (
 )
 _MAY_FETCH: Final = ("worktree", "reset", "checkout", "diff", "merge", "merge-tree", "submodule", "cat-file")
 """Commands that fetch what a partial clone lacks."""
+USER: Final = "user"
+"""Author that stands for the name and address that git is configured with."""
 SHOW_INNER: Final = "--ignore-submodules=none"
 """Option that makes git examine nested repositories, whatever the repository's settings, which an agent can change."""
 RAW: Final = ("--raw", "-z", "--no-renames", SHOW_INNER)
 _DIFF: Final = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", SHOW_INNER)
 SUBMODULE: Final = "160000"
 """Mode by which git marks a nested repository."""
+
+
+class CommitStyle(NamedTuple):
+    """Author and signature of the supervisor's commits: *author* is ``NAME <EMAIL>``, ``user`` for the name that git is
+    configured with, or ``""`` for the supervisor's own; *sign*: sign them, as git is configured to."""
+
+    author: str = ""
+    sign: bool = False
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Variables that name the author and the committer to git."""
+        if self.author == USER:
+            return {}
+        if not self.author:
+            return _IDENTITY
+        name, _, email = self.author.rstrip(">").partition(" <")
+        who = {"NAME": name, "EMAIL": email}
+        return {f"GIT_{role}_{part}": value for role in ("AUTHOR", "COMMITTER") for part, value in who.items()}
+
+
+OWN_STYLE: Final = CommitStyle()
 
 
 class WorkspaceError(OSError):
@@ -97,9 +121,10 @@ class GitKilled(WorkspaceError):
 class Git:
     """Runner of git commands in one repository and its worktrees."""
 
-    def __init__(self, host: ProcessHost, repository: str) -> None:
-        """Args: host: starts the git processes. repository: a directory in the repository."""
-        self._host = host
+    def __init__(self, host: ProcessHost, repository: str, commits: CommitStyle = OWN_STYLE) -> None:
+        """Args: host: starts the git processes. repository: a directory in the repository. commits: author and
+        signature of commits."""
+        self._host, self._commits = host, commits
         self.repository = repository
         self._ssh: str | None = None
         """The user's ssh command with options that let it ask nobody; ``None`` while it is not known."""
@@ -293,11 +318,12 @@ class Git:
         timeout_s: float | None = None,
         index: Path | None = None,
     ) -> CompletedCommand:
-        if self._ssh is None and words[0] in _MAY_FETCH:
+        only_reads = _only_reads(words)
+        if self._ssh is None and words[0] in _MAY_FETCH and not only_reads:
             self._ssh = await self._ssh_command()
         launch, timeout_s = self._launch(where, words, index), timeout_s or GIT_S
         ran = None
-        if _only_reads(words):
+        if only_reads:
             ran = await run_reader(launch, timeout_s=timeout_s, output_max=output_max)
         if ran is None:
             ran = await run_command(
@@ -317,10 +343,7 @@ class Git:
         not known."""
         ssh = os.environ.get("GIT_SSH_COMMAND", "") or os.environ.get("GIT_SSH", "")
         if not ssh:
-            found = await run_command(
-                self._host, self._launch(self.repository, ("config", "core.sshCommand"), None), timeout_s=GIT_S
-            )
-            ssh = text_of(found) or "ssh"
+            ssh = text_of(await self.run(self.repository, "config", "core.sshCommand")) or "ssh"
         return f"{ssh} {_SSH_OPTIONS}" if os.path.basename(ssh.split()[0]) == "ssh" else ""
 
     async def run_over(
@@ -357,12 +380,15 @@ class Git:
             raise WorkspaceError(f"{path} in {where} could not be compared with what git has of it: {why}") from error
 
     def _launch(self, where: str, words: Sequence[str], index: Path | None) -> Launch:
-        env = {"PATH": os.environ.get("PATH", os.defpath), "HOME": os.environ.get("HOME", "/")} | _IDENTITY | NEVER_ASK
+        env = {**git_environment(), **self._commits.variables, **NEVER_ASK}
         if self._ssh:
             env["GIT_SSH_COMMAND"] = self._ssh
         if index is not None:
             env["GIT_INDEX_FILE"] = str(index)
-        config = [part for setting in _QUIET for part in ("-c", setting)]
+        settings = (*_QUIET, *(["commit.gpgSign=true"] if self._commits.sign else []))  # the last one counts
+        config = [part for setting in settings for part in ("-c", setting)]
+        if self._commits.sign and words[0] == "commit-tree":  # which takes no account of commit.gpgSign
+            words = (words[0], "--gpg-sign", *words[1:])
         return Launch(argv=("git", *config, *words), cwd=where, env=env)
 
 

@@ -27,8 +27,9 @@ from supervisor.lifecycles.workstream import WorkBranch
 from supervisor.ports import Changes, Merge, MergePlan, ProcessHost, Released, WorkspaceSpec, WorktreeSetup
 from supervisor.ports.logs import get_logger
 from supervisor.ports.secure_files import make_private, write_private
-from supervisor.workspaces.git import NO_SETUP, GitWorkspaces
-from supervisor.workspaces.git_command import Git, text_of
+from supervisor.workspaces.git import GitWorkspaces
+from supervisor.workspaces.git_command import OWN_STYLE, CommitStyle, Git, text_of
+from supervisor.workspaces.worktree_setup import NO_SETUP
 
 _FOLDER: Final = ".of-"
 """Beginning of the name of the directory with the worktrees of another repository; no session has such a name."""
@@ -47,6 +48,7 @@ class RepositoryWorkspaces:
         repository: a directory in the repository of sessions that name no other.
         target: the branch that the work is for, in each repository; by default the branch that is checked out there.
         setup: what is done in each new worktree.
+        commits: author and signature of commits.
     """
 
     temporary: Final = True
@@ -58,10 +60,11 @@ class RepositoryWorkspaces:
         repository: str,
         target: str = "",
         setup: WorktreeSetup = NO_SETUP,
+        commits: CommitStyle = OWN_STYLE,
     ) -> None:
         self._host, self._root, self._repository, self._target = host, root, repository, target
-        self._setup = setup
-        self._own = GitWorkspaces(host, root, repository, target, setup)
+        self._setup, self._commits = setup, commits
+        self._own = GitWorkspaces(host, root, repository, target, setup, commits)
         self._own_top = ""
         self._others: dict[str, GitWorkspaces] = {}
         """Workspaces of the other repositories, by the top directory of the repository."""
@@ -104,7 +107,7 @@ class RepositoryWorkspaces:
             if (known := self._others.get(top)) is not None:
                 return known
             folder = self._root / f"{_FOLDER}{hashlib.sha256(top.encode(errors='surrogateescape')).hexdigest()[:16]}"
-            made = GitWorkspaces(self._host, folder, top, self._target, self._setup)
+            made = GitWorkspaces(self._host, folder, top, self._target, self._setup, self._commits)
             await made.check()
             await anyio.to_thread.run_sync(_note_repository, folder, top)
             self._others[top] = made
@@ -180,6 +183,9 @@ class RepositoryWorkspaces:
 
     async def changed_since(self, session_id: str, directory: str, since: float) -> bool:
         return await (await self._having(session_id)).changed_since(session_id, directory, since)
+
+    async def outside_changes(self, session_id: str) -> list[str]:
+        return await (await self._having(session_id)).outside_changes(session_id)
 
     async def list_sessions(self) -> list[str]:
         return [name for one in self._every for name in await one.list_sessions()]

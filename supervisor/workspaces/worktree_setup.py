@@ -20,6 +20,8 @@ from supervisor.workspaces.git_command import NEVER_ASK, Git, WorkspaceError, er
 
 _log = get_logger()
 
+NO_SETUP: Final = WorktreeSetup()
+"""Set-up of worktrees that have the files of their commit only."""
 INITIALIZING: Final = "initializing"
 """Text in git's lock of a worktree that is being made, as git itself has it."""
 _SUBMODULES: Final = ".gitmodules"

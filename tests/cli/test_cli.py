@@ -814,9 +814,9 @@ def test_stop_where_nothing_runs_has_nothing_to_do(cli: Cli, ended: Path) -> Non
             ["send", "lead:t1", "hello"],
             "lead:t1 is the turn of a session: `supervisor send lead TEXT`",
         ),
-        (["send", "lead/docs", "hello"], "session lead/docs has ended (completed); `supervisor tree` shows what lives"),
+        (["send", "lead/docs", "hello"], "session lead/docs has ended (completed); `supervisor logs lead/docs "),
         (["send", "leat", "hello"], "nothing has the id 'leat'; did you mean lead"),
-        (["inspect", "lead/docs"], "lead/docs does not live any more: `supervisor why lead/docs` explains its end"),
+        (["inspect", "lead/docs"], "session lead/docs has ended (completed); `supervisor logs lead/docs "),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )
@@ -829,7 +829,7 @@ def test_an_id_of_another_kind_is_explained(cli: Cli, running: Running, command:
 
 def test_nobody_there_is_said(cli: Cli, ended: Path) -> None:
     """A command that needs a running supervisor is refused without one, with a hint how to start a supervisor."""
-    output = cli("send", "lead", "hello", "--json", "--state-dir", ended)
+    output = cli("permissions", "--json", "--state-dir", ended)
     assert (output.status, output.json["error"]["kind"]) == (2, "not_running")
     assert output.err == f"supervisor: no supervisor runs on {ended}: start one with `supervisor run PLAN.yaml`\n"
 

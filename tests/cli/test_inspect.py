@@ -10,7 +10,7 @@ import pytest
 from actors import NoSuchActor
 from supervisor import AgentTurn
 from supervisor.cli.rendering import inspected_text
-from supervisor.runtime.entity import NoSuchEntity
+from supervisor.lifecycles.types import NoSuchEntity
 from tests.support import send_prompt, supervising
 
 pytestmark = pytest.mark.anyio

@@ -404,6 +404,7 @@ def test_results_are_a_table_and_an_object() -> None:
                 "agent": "coder",
                 "size": "large",
                 "attempt_s": 1.25,
+                "worked_s": 0.0,
             },
         ],
         "workers": [],

@@ -15,9 +15,9 @@ import pytest
 from supervisor.embedding import runtime
 from supervisor.host.api import Supervisor
 from supervisor.journal.memory import MemoryJournal
-from supervisor.lifecycles.types import AbortPolicy, AbortScope
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, NoSuchEntity
 from supervisor.plans import AgentConfig
-from supervisor.policies.abort_plan import Receipt, UnknownTarget
+from supervisor.policies.abort_plan import Receipt
 from supervisor.ports import Append, JournalError
 from supervisor.runtime.entity import Refused
 from supervisor.sessions import tool_calls
@@ -412,7 +412,7 @@ async def test_a_call_id_has_one_spelling(tmp_path: Path, number: str) -> None:
     async with supervising(tmp_path) as run:
         session = await run.sup.start_session("s", agent="scripted")
         await session.run("@run true")
-        with pytest.raises(UnknownTarget, match="no session or tool call has the id 's:t1:c"):
+        with pytest.raises(NoSuchEntity, match="nothing alive has the id 's:t1:c"):
             await run.sup.abort(f"s:t1:c{number}", TOOL)
 
 

@@ -20,10 +20,10 @@ import pytest
 from actors import failpoint
 from supervisor.host.api import Supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import Kind, NoSuchEntity
 from supervisor.plans import AgentConfig, Plan
 from supervisor.ports import Append, EntityRow
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.work.plan_runner import PlanRunner
 from tests.support import data_of, quick_settings, taking_over, wait_for_record
 from tests.task_fit import GOING, misfits

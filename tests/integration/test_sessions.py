@@ -16,8 +16,9 @@ import pytest
 from supervisor import AgentTurn
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryStore
+from supervisor.lifecycles.types import NoSuchEntity
 from supervisor.plans import AgentConfig
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from tests.support import (
     FrozenJournal,
     Gate,

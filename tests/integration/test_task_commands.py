@@ -25,12 +25,12 @@ from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.task import Task
-from supervisor.lifecycles.types import AbortScope, HeldBy
+from supervisor.lifecycles.types import AbortScope, HeldBy, NoSuchEntity
 from supervisor.plans import AgentConfig, BadPlan, Plan, TaskConfig
 from supervisor.plans.task_control import CommandResult
 from supervisor.ports import Merge, WorkspaceSpec
 from supervisor.ports.agent_profile import AgentProfile
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from supervisor.sessions.inprocess import AgentTurn
 from supervisor.sessions.verification import Verification
 from supervisor.work import plan_runner as runner

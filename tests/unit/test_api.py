@@ -81,7 +81,7 @@ def test_every_error_of_the_api_is_exported() -> None:
         for line in re.findall(r"^    (\w[\w, ]*):", section, re.MULTILINE)
         for error in line.split(", ")
     }
-    assert {error for _, error in named} > {"Refused", "BadPlan", "TypeError", "UnknownTarget"}
+    assert {error for _, error in named} > {"Refused", "BadPlan", "TypeError", "NoSuchEntity"}
     assert {one for one in named if one[1] not in OBJECTS and not hasattr(builtins, one[1])} == set()
 
 

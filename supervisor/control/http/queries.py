@@ -29,13 +29,12 @@ from supervisor.diagnostics.tool_calls import ToolCall
 from supervisor.diagnostics.tree_view import Node
 from supervisor.diagnostics.visual_state import Inspected
 from supervisor.host.api import Supervisor
-from supervisor.lifecycles.types import INTEGER_MAX, Kind, LifecycleEvent, RecordId
+from supervisor.lifecycles.types import INTEGER_MAX, Kind, LifecycleEvent, NoSuchEntity, RecordId
 from supervisor.policies.access import AccessLevel
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.liveness import SilentAgent
 from supervisor.policies.permissions import OpenPermission
 from supervisor.ports.version import installed_version
-from supervisor.runtime.entity import NoSuchEntity
 from supervisor.sessions.inspection import LiveProcesses
 from supervisor.telemetry import TelemetryOff, metrics_registry
 

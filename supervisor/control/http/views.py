@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import msgspec
 
-from supervisor.diagnostics.causal_trace import Explanation, Records, WithArchives, why
+from supervisor.diagnostics.causal_trace import Explanation, explain
 from supervisor.diagnostics.outcomes import data_of
 from supervisor.diagnostics.quality import QUALITY_EVENTS, QualityTotals, TaskQuality, read_quality
 from supervisor.diagnostics.run_graph import RunGraph, read_run
@@ -223,13 +223,8 @@ class Views:
             LookupError: no record is about that id.
         """
         with self._open_reader() as reader:
-            everywhere = WithArchives(reader)
-            records: Records
-            for records in (reader, everywhere):
-                with suppress(LookupError):
-                    found = why(records, entity_id)
-                    if found.missing is None or records is everywhere or not reader.archived_records():
-                        return found
+            if (found := explain(reader, entity_id)) is not None:
+                return found
         raise LookupError(f"id: no record is about {entity_id!r}; GET /api/v1/tree shows the ids")
 
     # ------------------------------------------------------------------ turns

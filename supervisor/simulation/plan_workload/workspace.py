@@ -73,6 +73,9 @@ class SimulatedWorkspace(DirectoryWorkspace):
             await self._takes("forget", spec.owner)
             self._workspaces.forget(spec)
 
+    async def outside_changes(self, session_id: str) -> list[str]:
+        return []
+
     async def list_sessions(self) -> list[str]:
         return self._workspaces.list_sessions()
 

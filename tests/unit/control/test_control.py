@@ -24,12 +24,12 @@ from supervisor.control.error_messages import ControlError, NotRunning
 from supervisor.control.requests import Abort, Compact, Follow, Inspect, Ping, Request, Send, Stop
 from supervisor.control.server import LINE_BYTES_MAX, serve_control
 from supervisor.diagnostics.visual_state import Inspected
-from supervisor.lifecycles.types import AbortScope, DeliveryPoint, LifecycleEvent
-from supervisor.policies.abort_plan import AbortPlan, Receipt, UnknownTarget
+from supervisor.lifecycles.types import AbortScope, DeliveryPoint, LifecycleEvent, NoSuchEntity
+from supervisor.policies.abort_plan import AbortPlan, Receipt
 from supervisor.policies.caller_reach import NOWHERE
 from supervisor.ports import Caller, Compacted, JournalError, Origin, Retention
 from supervisor.ports.outages import Outage
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +74,7 @@ class Played:
 
     def plan_abort(self, target: str, scope: AbortScope, *, now: bool = False) -> AbortPlan:
         if target == "nobody":
-            raise UnknownTarget(target)
+            raise NoSuchEntity(target)
         if scope is AbortScope.SIBLING:
             raise ValueError(f"{target} is a root session and has no siblings")
         return AbortPlan(target=target, scope=scope, nodes=(), already_ended=False, deadline_s=18, id="0")
@@ -270,7 +270,7 @@ async def test_messages_and_stops_arrive(path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "kind", "words"),
     [
-        (Abort(id="nobody", scope=AbortScope.TOOL), "unknown", "no session or tool call has the id 'nobody'"),
+        (Abort(id="nobody", scope=AbortScope.TOOL), "unknown", "nothing alive has the id 'nobody'"),
         (Abort(id="lead", scope=AbortScope.SIBLING), "bad", "lead is a root session"),
         (Send(id="ended", text=""), "refused", "UrgentMessage in Stopped"),
     ],

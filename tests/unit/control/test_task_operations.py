@@ -26,11 +26,11 @@ from supervisor.control.error_messages import BadInput, ControlError
 from supervisor.control.requests import Steer
 from supervisor.control.server import serve_control
 from supervisor.journal.statedir import StateDir
-from supervisor.lifecycles.types import Verb
+from supervisor.lifecycles.types import NoSuchEntity, Verb
 from supervisor.plans import BadPlan, TaskConfig
 from supervisor.plans.task_control import CommandResult
 from supervisor.ports import JournalError
-from supervisor.runtime.entity import NoSuchEntity, Refused
+from supervisor.runtime.entity import Refused
 from tests.support import CommandOutput, run_command
 from tests.unit.control.test_control import Played
 

@@ -462,6 +462,15 @@ def once_cases() -> Iterator[Case]:
     cooled = replace(spent, cooled=True)
     yield case("spent, cooled, next", at, reaped, at, no, elapsed, data=cooled, cooled=False, **following)
     yield case("spent, last", at, reaped, at, no, data=replace(spent, queue=()), current=None)
+    launched = SendEvent(to="s:t4", event=TaskFailed(verdict=ERROR))
+    for left, is_spent in ((0, True), (2, False)):
+        bounded, name = session(current=replace(FIRST, retries=left)), f"{left} retries left"
+        used = replace(FIRST, retries=max(left - 1, 0))
+        changed = {**failure, "spent": is_spent, "current": replace(used, reason="bad")}
+        yield case(name, S.RUNNING, exited(ERROR), at, backoff(4.0), data=bounded, **changed)
+        changed = {**failure, "spent": is_spent, "current": used}
+        effects = (backoff(4.0), launched, CancelStep())
+        yield case(name, S.SPAWNING, exited(ERROR), at, *effects, data=bounded, **changed)
 
 
 def urgent(point: DeliveryPoint, message_id: str = "m3") -> tuple[UrgentMessage, Message]:

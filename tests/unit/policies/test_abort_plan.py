@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, StageBudgets
-from supervisor.policies.abort_plan import AbortPlan, TreeNode, UnknownTarget, plan_abort
+from supervisor.lifecycles.types import AbortPolicy, AbortScope, CancelMode, NoSuchEntity, StageBudgets
+from supervisor.policies.abort_plan import AbortPlan, TreeNode, plan_abort
 
 TOOL, SIBLING, SESSION = AbortScope.TOOL, AbortScope.SIBLING, AbortScope.SESSION
 NONE = AbortPolicy()
@@ -75,11 +75,11 @@ def test_nothing_crosses_where_no_call_is_aborted() -> None:
 
 
 def test_an_unknown_target_is_named() -> None:
-    """An abort of an unknown id raises UnknownTarget; the text names the id and the command that shows ids."""
-    with pytest.raises(UnknownTarget) as caught:
+    """An abort of an unknown id raises NoSuchEntity; the text names the id."""
+    with pytest.raises(NoSuchEntity) as caught:
         plan_abort(family(), "d", SESSION)
-    assert caught.value.target == "d"
-    assert str(caught.value) == "no session or tool call has the id 'd'"
+    assert caught.value.entity_id == "d"
+    assert str(caught.value) == "nothing alive has the id 'd'"
 
 
 @pytest.mark.parametrize("target", ["top", "k9"])

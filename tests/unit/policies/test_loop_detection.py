@@ -22,7 +22,7 @@ def call(title: str = "make test", asked: str = "a", answered: str = "r", kind: 
 
 
 def fed(loops: LoopDetector, *calls: FinishedCall) -> list[Repeated]:
-    return [found for one in calls if (found := loops.take(one)) is not None]
+    return [found for one in calls if (found := loops.take(one, loops.taken)) is not None]
 
 
 def test_the_same_call_again_and_again_is_told_once_and_then_ended() -> None:

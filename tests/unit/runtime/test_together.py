@@ -14,8 +14,9 @@ from supervisor.lifecycles import job, task_run
 from supervisor.lifecycles.entity_types import JOB_KIND, RUN_KIND
 from supervisor.lifecycles.job import Job, JobData
 from supervisor.lifecycles.task_run import TaskRun, TaskRunData
+from supervisor.lifecycles.types import NoSuchEntity
 from supervisor.ports import Append
-from supervisor.runtime.entity import Entity, NoSuchEntity, Refused
+from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.entity_registry import EntityRegistry
 from supervisor.runtime.journal_writer import BATCH_MAX, Cause
 from supervisor.work.end_of_work import record_end_of_work

@@ -188,6 +188,17 @@ def test_its_crashes_are_counted_again() -> None:
     assert past.crashes == (1.0,)
 
 
+def test_retries_of_a_prompt_are_counted_again() -> None:
+    """A failure after which a prompt is not tried again is no crash that the session starts again from; a failed start
+    of the agent has used up a retry, too."""
+    requested = {"event": "TurnRequested", "metadata": {"request_id": "s:r1", "retries": 1}}
+    no_start = {"event": "SessionExited", "from_status": "Spawning", "to_status": "CoolingDown"}
+    failed = {**no_start, "from_status": "Running"}
+    assert (past_of(requested, failed).spent, past_of(requested, no_start).spent) == (False, False)
+    past = past_of(requested, no_start, failed)
+    assert (past.spent, past.crashes) == (True, ())
+
+
 @pytest.mark.parametrize(("turn_id", "outcome"), [("s:t1", None), ("s:t2", "failed")])
 def test_a_rejected_turn_is_no_outcome(turn_id: str, outcome: str | None) -> None:
     """A turn that had succeeded and was rejected has no outcome for the next attempt, whose prompt may not be on record

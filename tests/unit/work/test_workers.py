@@ -15,10 +15,9 @@ from trio.testing import MockClock
 
 from supervisor.diagnostics.event_replay import KINDS
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, NoSuchEntity
 from supervisor.lifecycles.worker import Worker
 from supervisor.plans import WorkerConfig
-from supervisor.runtime.entity import NoSuchEntity
 from supervisor.runtime.journal_writer import Cause
 from supervisor.work.workers import FreeWorker, WorkerPool
 from tests.simulated import VirtualLoop

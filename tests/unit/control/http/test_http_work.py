@@ -27,10 +27,10 @@ from supervisor import (
 from supervisor.control.http.app import create_app
 from supervisor.control.operations import begin_prompt
 from supervisor.journal import retention
+from supervisor.lifecycles.types import NoSuchEntity
 from supervisor.plans import monitoring
 from supervisor.plans.daemon_control import PlanRequest, SubmittedPlan
 from supervisor.plans.source import BadPlan
-from supervisor.runtime.entity import NoSuchEntity
 from tests.support import DEADLINE_S, FIRST_LINE, quick_settings, wait_for_record
 from tests.unit.control.http.http_kit import api, client_of, error, helpful
 
