@@ -206,6 +206,10 @@ async def _stream(
         await connection.silence()
     stream = dialect.streamed(model_request, answer, serial)
     await connection.begin_events()
+    if answer.cut_bytes is not None:
+        body = _together(stream.opening) + b"".join(map(_together, stream.pieces)) + _together(stream.closing)
+        await connection.piece(body[: answer.cut_bytes])
+        raise Disconnected
     if stream.opening:
         await connection.piece(_together(stream.opening))
     if answer.ending is Ending.HANG:
@@ -233,7 +237,7 @@ async def _whole(
         case Ending.HANG:
             await connection.silence()
         case Ending.TORN:
-            await connection.piece(half)
+            await connection.piece(half if answer.cut_bytes is None else data[: answer.cut_bytes])
             raise Disconnected
         case Ending.UNFINISHED:
             await connection.end(half)

@@ -36,8 +36,20 @@ AGENT_TOOLS: Final = (
     "subagent",
     "use_subagents",
 )
+WRITE_TOOLS: Final = (
+    "write",
+    "write_file",
+    "writefile",
+    "write_to_file",
+    "create",
+    "create_file",
+    "fs_write",
+    "edit",
+)
 NEVER_TIMES_OUT_MS: Final = 600_000
 FILLER: Final = "stub"
+BACKGROUND: Final = ("is_background", "run_in_background")
+"""Parameters by which shell tools leave a command running."""
 
 
 def find(tools: Sequence[Tool], names: Sequence[str]) -> Tool | None:
@@ -59,6 +71,22 @@ def shell_call(tool: Tool, command: str) -> dict[str, Any]:
     return _filled(tool.schema, {"command": command, "cmd": command, "commands": command})
 
 
+def background_call(tool: Tool, command: str) -> dict[str, Any]:
+    """Return arguments that make *tool* start *command* and leave it running."""
+    given = mapping(tool.schema.get("properties"))
+    named = next((name for name in BACKGROUND if name in given), None)
+    if named is None:
+        return shell_call(tool, f"({command}) >/dev/null 2>&1 &")
+    return {**shell_call(tool, command), named: True}
+
+
+def write_call(tool: Tool, path: str, text: str) -> dict[str, Any]:
+    """Return arguments that make *tool* write *text* to the file *path*."""
+    paths = dict.fromkeys(("file_path", "filePath", "path", "filename", "target_file", "absolute_path"), path)
+    texts = dict.fromkeys(("content", "contents", "file_text", "text", "new_string", "newString"), text)
+    return _filled(tool.schema, {**paths, **texts, "command": "create"})
+
+
 def delegation(tool: Tool, prompt: str) -> dict[str, Any]:
     """Return arguments that make *tool* give *prompt* to a sub-agent."""
     given = dict.fromkeys(("prompt", "message", "objective", "request", "task"), prompt)
@@ -77,7 +105,7 @@ def _filled(schema: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
             arguments[name] = _typed(form, given[name], name)
         elif name == "yield_time_ms":
             arguments[name] = NEVER_TIMES_OUT_MS
-        elif name in ("is_background", "run_in_background") or name in required:
+        elif name in BACKGROUND or name in required:
             arguments[name] = _filler(form, name)
     return arguments
 

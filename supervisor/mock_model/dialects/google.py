@@ -29,15 +29,16 @@ _INFO: Final = "type.googleapis.com/google.rpc."
 
 def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     contents = needs_list(body, "contents", "contents is not specified")
-    text, results = script_in_force(_user_texts(objects(contents)))
+    script = script_in_force(_user_texts(objects(contents)))
     config = mapping(body.get("generationConfig"))
     model, _, verb = path.rpartition("/")[2].partition(":")
     return ModelRequest(
         dialect="google",
         model=model,
         stream=verb.startswith("stream"),
-        text=text,
-        results=results,
+        text=script.text,
+        prompts=script.prompts,
+        results=script.results,
         messages=len(contents),
         tools=tuple(_tools(objects(body.get("tools")))),
         schema=mapping(config.get("responseJsonSchema") or config.get("responseSchema")) or None,
@@ -70,10 +71,12 @@ def _candidate(parts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 
 
 def _parts(answer: ModelAnswer, serial: str) -> list[dict[str, Any]]:
-    if answer.call is None:
+    if not answer.calls:
         return [{"text": answer.text}]
-    call = {"id": f"fc_{serial}", "name": answer.call.tool.name, "args": answer.call.arguments}
-    return [{"functionCall": call}]
+    return [
+        {"functionCall": {"id": f"fc_{serial}_{number}", "name": one.tool.name, "args": one.arguments}}
+        for number, one in enumerate(answer.calls)
+    ]
 
 
 def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str,
 def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
     """Return the answer as a stream: without an opening; the last event contains the reason for the end and the
     usage."""
-    groups = [_parts(answer, serial)] if answer.call else [[{"text": piece}] for piece in answer.pieces]
+    groups = [_parts(answer, serial)] if answer.calls else [[{"text": piece}] for piece in answer.pieces]
     last = {**_candidate([{"text": ""}], finishReason="STOP"), "usageMetadata": _usage(answer.spent)}
     return Streamed((), tuple((Event(_candidate(parts)),) for parts in groups), (Event(last),))
 
