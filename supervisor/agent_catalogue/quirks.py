@@ -47,7 +47,7 @@ class Quirks(Data):
     usage_scope: UsageScope = Field(
         default="turn",
         description="What the tokens count that the agent reports over ACP: the last request, the turn so far, "
-        "everything since the last result, or the whole conversation.",
+        "everything since the last result or since the process started, or the whole conversation.",
     )
     error_reports: tuple[ErrorReport, ...] = Field(
         default=(), description="Last words by which the agent reports that its model has failed."

@@ -34,10 +34,10 @@ from supervisor.mock_model.request import Call, Ending, ModelAnswer, ModelReques
 from supervisor.mock_model.tools import (
     AGENT_TOOLS,
     SHELL_TOOLS,
-    WRITE_TOOLS,
     background_call,
     delegation,
     find,
+    find_writer,
     shell_call,
     write_call,
 )
@@ -94,11 +94,12 @@ def reply_to(request: ModelRequest, answer: Answer, spent: Spent | None = None) 
 
 def _calls(tools: Sequence[Tool], answer: Called) -> tuple[Call, ...]:
     """Return the calls that *answer* stands for; none if the client has no such tool."""
-    names = {Delegate: AGENT_TOOLS, Edit: WRITE_TOOLS}.get(type(answer), SHELL_TOOLS)
     if isinstance(answer, Use):
         tool = next((one for one in tools if one.name == answer.tool), None)
+    elif isinstance(answer, Edit):
+        tool = find_writer(tools)
     else:
-        tool = find(tools, names)
+        tool = find(tools, AGENT_TOOLS if isinstance(answer, Delegate) else SHELL_TOOLS)
     if tool is None:
         return ()
     match answer:

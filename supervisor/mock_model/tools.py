@@ -36,16 +36,9 @@ AGENT_TOOLS: Final = (
     "subagent",
     "use_subagents",
 )
-WRITE_TOOLS: Final = (
-    "write",
-    "write_file",
-    "writefile",
-    "write_to_file",
-    "create",
-    "create_file",
-    "fs_write",
-    "edit",
-)
+WRITE_TOOLS: Final = ("write", "write_file", "writefile", "write_to_file", "create", "create_file", "fs_write")
+_PATHS: Final = ("file_path", "filePath", "path", "filename", "target_file", "absolute_path")
+_CONTENTS: Final = ("content", "contents", "file_text")
 NEVER_TIMES_OUT_MS: Final = 600_000
 FILLER: Final = "stub"
 BACKGROUND: Final = ("is_background", "run_in_background")
@@ -82,9 +75,19 @@ def background_call(tool: Tool, command: str) -> dict[str, Any]:
 
 def write_call(tool: Tool, path: str, text: str) -> dict[str, Any]:
     """Return arguments that make *tool* write *text* to the file *path*."""
-    paths = dict.fromkeys(("file_path", "filePath", "path", "filename", "target_file", "absolute_path"), path)
-    texts = dict.fromkeys(("content", "contents", "file_text", "text", "new_string", "newString"), text)
-    return _filled(tool.schema, {**paths, **texts, "command": "create"})
+    given = {**dict.fromkeys(_PATHS, path), **dict.fromkeys(_CONTENTS, text), "command": "create"}
+    return _filled(tool.schema, given)
+
+
+def find_writer(tools: Sequence[Tool]) -> Tool | None:
+    """Return the tool that writes a file: one that takes a path and a content, by preference one in
+    ``WRITE_TOOLS``."""
+    able = [tool for tool in tools if _takes(tool, _PATHS) and _takes(tool, _CONTENTS)]
+    return find(able, WRITE_TOOLS) or (able[0] if able else None)
+
+
+def _takes(tool: Tool, names: Sequence[str]) -> bool:
+    return not mapping(tool.schema.get("properties")).keys().isdisjoint(names)
 
 
 def delegation(tool: Tool, prompt: str) -> dict[str, Any]:

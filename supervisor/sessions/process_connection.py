@@ -36,6 +36,7 @@ import msgspec
 from actors import ActorStopped
 from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
+from supervisor.agent_catalogue.measured import untried_version
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
@@ -106,6 +107,7 @@ from supervisor.ports.input_limits import (
     UNREAD_BYTES_MAX,
     UNREAD_S,
 )
+from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.journal_writer import Cause
@@ -116,6 +118,8 @@ from supervisor.sessions.compaction_tracker import CompactionTracker
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.tool_calls import ToolCallTerminations
+
+_log = get_logger()
 
 _WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """Messages which show that an agent works on its prompt, or tries to."""
@@ -551,6 +555,8 @@ class ProcessConnection(AgentConnection):
         prompt can be sent, so that the next supervisor can load the conversation."""
         self._conversation = ready.resume_id
         self.steers = ready.steers
+        if note := untried_version(ready.info):
+            _log.warning("agent version not tried", session=self.session.id, agent=note)
         if ready.resume_id is not None:
             named = AgentReady(resume_id=ready.resume_id, info=ready.info)
             await self._report(self.agent_id, named)
