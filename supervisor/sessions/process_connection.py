@@ -156,7 +156,6 @@ class ProcessConnection(AgentConnection):
         delegate: Delegate,
         files: AgentFiles,
         resume_id: str | None = None,
-        interrupted: bool = False,
     ) -> None:
         super().__init__(registry, session, agent_id, incarnation)
         self._codec = codec
@@ -164,7 +163,7 @@ class ProcessConnection(AgentConnection):
         self._launch = launch
         self._delegate = delegate
         self._files = files
-        self._resume_id, self._interrupted = resume_id, interrupted
+        self._resume_id = resume_id
         self.clean_up_s = program_end_s(session.policy.ladder)
         self._conversation: str | None = None
         """Name that the agent gave the conversation, if a later agent can load the conversation by this name."""
@@ -339,7 +338,7 @@ class ProcessConnection(AgentConnection):
         except SpawnShortage as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
             # The session launches again, without a failure; the next agent loads the same conversation.
-            self.session.resume_id, self.session.interrupted = self._resume_id, self._interrupted
+            self.session.resume_id = self._resume_id
             waiting = f"waits for {error.lacks}: {error}"
             verdict = Verdict(exit=Exit.ERROR, error=waiting, transition_reason=TransitionReason.SHORTAGE)
             self._report_not_started(verdict)
@@ -719,6 +718,8 @@ class ProcessConnection(AgentConnection):
             self._compacting.finish()
         has_exited = ended.stop == "error" and self._phase >= ConnectionPhase.EXITED
         last_words = self._last_error_line if has_exited else ""
+        if has_exited and self._intent is None and (self._opened or not self._codec.one_shot):
+            self._note_crash()
         if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
             # Its tools still run: they end with the agent. The next agent loads the conversation, if it can.
             self.session.resume_id = self._conversation
@@ -738,6 +739,21 @@ class ProcessConnection(AgentConnection):
         )
         if self._phase is ConnectionPhase.CLOSING:
             self.close_when_idle()
+
+    def _note_crash(self) -> None:
+        """Record that the agent died in a turn, so that its conversation is continued like after a crash of the
+        supervisor: in another process, with a note about the calls that were open.
+
+        An agent that dies, without having done anything, after its conversation was loaded, may die of the
+        conversation: the next one begins anew.
+        """
+        session, calls = self.session, tuple(title for title, _ in self._opened.values())
+        has_worked = bool(self._numbers or session.answer.text != session.answer.said)
+        if self._resume_id is None or has_worked or self._codec.one_shot:
+            session.resume_id = self._conversation
+        session.interrupted, session.open_calls = True, calls
+        fact = {"agent": self.agent_id, "resume_id": session.resume_id, "open_calls": [one[:200] for one in calls]}
+        self.registry.record_fact(session.session_id, "AgentCrashed", session.cause, fact)
 
     def _malformed(self, why: str, permanent: bool = False) -> None:
         """Kill an agent that broke its protocol, and fail the agent's turn, or its launch: for good, if the error is
