@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-telemetry bench-soak bench-growth fuzz api-check crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-telemetry bench-soak bench-growth fuzz api-check crash test-agents agents mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -91,6 +91,9 @@ crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare wh
 
 test-agents: $(VENV)/ready  ## Real agents (AGENTS, by default six), pinned and offline, through every cell of a table
 	$(BIN)/python -m tests.real_agents $(AGENTS)
+
+agents: $(VENV)/ready  ## Measure agents (AGENTS, by default all of the catalogue) with the probe; writes catalogue and docs
+	$(BIN)/python -m tests.real_agents.measure $(AGENTS)
 
 mutants: $(VENV)/ready  ## The mutants that tests/mutation/guard.tsv calls killed: they still are (an hour)
 	$(BIN)/python -m tests.mutation verify
