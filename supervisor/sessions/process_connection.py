@@ -57,7 +57,7 @@ from supervisor.lifecycles.types import (
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import LiveProcess, ProcessSeen, describe_processes, processes_of_turn
-from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
+from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES, is_held, is_refused_option
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.retry_reason import quoted_lines
 from supervisor.policies.stage_deadlines import program_end_s
@@ -537,7 +537,9 @@ class ProcessConnection(AgentConnection):
                 await self._on_turn_ended(out)
             case StrayLine(line, why):
                 self._on_stray(line, why)
-            case Malformed(why, permanent):
+            case Malformed(why, permanent, held):
+                if held:  # by a process of the agent before: the next launch loads it
+                    self.session.resume_id = self._resume_id
                 self._malformed(why, permanent)
             case _:
                 raise AssertionError(f"bytes are written by AgentIO: {type(out).__name__}")
@@ -720,6 +722,8 @@ class ProcessConnection(AgentConnection):
         last_words = self._last_error_line if has_exited else ""
         if has_exited and self._intent is None and (self._opened or not self._codec.one_shot):
             self._note_crash()
+        if has_exited and self._resume_id is not None and is_held(self._last_error_line):
+            self.session.resume_id = self._resume_id  # the conversation is not lost: the next launch loads it
         if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
             # Its tools still run: they end with the agent. The next agent loads the conversation, if it can.
             self.session.resume_id = self._conversation
@@ -763,7 +767,7 @@ class ProcessConnection(AgentConnection):
             self._conclude("error", why)
         elif not self.is_ready:
             last_words = f"; its last words: {self._last_error_line}" if self._last_error_line else ""
-            permanent = permanent or self._exit_status in PERMANENT_STATUSES
+            permanent = permanent or self._exit_status in PERMANENT_STATUSES or is_refused_option(last_words)
             reason = TransitionReason.PERMANENT_ERROR if permanent else None
             failed = msgspec.structs.replace(verdict, error=f"{why}{last_words}", transition_reason=reason)
             self._report_not_started(failed)
