@@ -13,7 +13,7 @@ from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, duration, json_text
 from supervisor.cli.sessions import operator, send_request
 from supervisor.control.requests import Answer, Permissions
-from supervisor.policies.permissions import OpenPermission
+from supervisor.policies.permissions import OpenPermission, detail_text
 from supervisor.policies.redaction import printable
 
 
@@ -31,7 +31,7 @@ def _text(waiting: Sequence[OpenPermission]) -> str:
         return "no permission waits for an answer"
     heads = ("ID", "AGENT", "KIND", "TITLE", "LEFT", "OFFERS")
     rows = ((one.id, one.agent, _kind(one), one.title, duration(one.left_s), ", ".join(one.options)) for one in waiting)
-    details = [f"\n{printable(one.id)}:\n{_indented(one.detail)}" for one in waiting if one.detail]
+    details = [f"\n{printable(one.id)}:\n{_indented(detail_text(one.detail))}" for one in waiting if one.detail]
     return "\n".join([columns(heads, rows), *details])
 
 

@@ -38,10 +38,16 @@ STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_turns": ("the agent reached its limit of model requests", TransitionReason.MAX_TURNS, None),
     "refusal": ("the agent refused to go on", None, None),
     "cancelled": ("the agent cancelled the turn, and nobody had asked for that", None, AbortReason.UNKNOWN),
+    "denied": (
+        "a permission was denied, and the agent ended its turn",
+        TransitionReason.PERMISSION_DENIED,
+        None,
+    ),
     "programming_error": ("the agent has a programming error", TransitionReason.PERMANENT_ERROR, None),
 }
 """Meaning of a stop reason of the agent that is not ``end_turn``: error text, transition reason, abort reason.
-``programming_error`` is the stop reason of an in-process agent whose function cannot work as it is."""
+``programming_error`` is the stop reason of an in-process agent whose function cannot work as it is, ``denied`` that of
+an agent of the catalogue whose turns end with a denial."""
 
 
 MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {

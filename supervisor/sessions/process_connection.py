@@ -731,6 +731,8 @@ class ProcessConnection(AgentConnection):
             self.kill(Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
         # What an agent reports after its compaction has failed is no success.
         stop = "cancelled" if self._intent is _NOT_COMPACTED else ended.stop
+        if stop == "end_turn" and self._permissions.has_denied and self.session.profile.quirks.denial_ends_turn:
+            stop = "denied"
         # Only a status that says more than the agent's words do, such as 127: there is no such program.
         status = self._exit_status if ended.stop == "error" and self._exit_status in STATUSES else None
         self._conclude(

@@ -170,6 +170,8 @@ async def _asked(trial: Trial, case: str, operator: Operator) -> ProbeResult:
     ours = sum(isinstance(one, TerminalOpened) for one in agent.said)
     ran, told = trial.file(name).exists(), any(one.results for one in trial.requests())
     completed = ended is not None and succeeded(verdict_of(agent, ended, trial))
+    if operator is not Operator.ALLOWS and trial.sandbox.variant.quirks.denial_ends_turn:
+        completed = False  # the runtime knows that no turn goes on after a denial
     parts = [f"asked {asked}x", "ran" if ran else "did not run"]
     parts += [f"{ours} of its commands are ours to run"] if ours else []
     if ended is None:
