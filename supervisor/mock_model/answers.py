@@ -88,7 +88,8 @@ class Fail(msgspec.Struct, frozen=True):
         status: HTTP status, 400 to 599.
         why: the cause, if the status does not name the cause: ``context`` (prompt too long), ``quota`` (quota used up).
         times: number of requests with the same prompt that fail before the script continues; ``None``: all.
-        retry_after_s: seconds that the error asks the client to wait; ``None``: 1 second with status 429, else none.
+        retry_after_s: seconds that the error asks the client to wait; ``None``: 1 second with status 429, else none;
+            ``NO_TIME``: none with any status.
     """
 
     status: int = 500
@@ -117,6 +118,9 @@ CALLS: Final = (Run, Parallel, Background, Edit, Delegate, Use)
 """Answers after which the client sends another request, with the result of the tool call."""
 FAILURES: Final = {"context": 400, "quota": 429}
 """HTTP status that most providers use for a failure, for each failure that has a name in scripts."""
+
+NO_TIME: Final = -1.0
+"""Value of ``Fail.retry_after_s`` for an error that names no time to wait."""
 
 PIECES_MAX: Final = 100_000
 _WORD: Final = re.compile(
@@ -189,15 +193,15 @@ def _slow(argument: str) -> Slow:
 
 
 def _fail(argument: str) -> Fail:
-    """Parse the argument of ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s) or
-    ``ERR[[context]]``."""
+    """Parse the argument of ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s), ``ERR[[429 2 -]]``
+    (without a time) or ``ERR[[context]]``."""
     what, times, wait, *_ = [*argument.split(), "", "", ""]
     status = FAILURES.get(what) or _number(what, 500)
     return Fail(
         status=status if 400 <= status <= 599 else 500,
         why=what if what in FAILURES else "",
         times=_number(times, 1) if times else None,
-        retry_after_s=_seconds(wait, 1.0) if wait else None,
+        retry_after_s=NO_TIME if wait == "-" else _seconds(wait, 1.0) if wait else None,
     )
 
 

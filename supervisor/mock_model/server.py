@@ -196,7 +196,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 def _headers(fail: Fail) -> dict[str, str]:
     wait_s = 1.0 if fail.retry_after_s is None and fail.status == 429 and not fail.why else fail.retry_after_s
-    return {} if wait_s is None else {"retry-after": f"{wait_s:g}"}
+    return {} if wait_s is None or wait_s < 0 else {"retry-after": f"{wait_s:g}"}
 
 
 async def _stream(

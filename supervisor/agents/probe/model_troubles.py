@@ -30,8 +30,8 @@ TROUBLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = MappingProxyType(
     {
         "401": ("ERR[[401]]", ("auth",)),
         "404": ("ERR[[404]]", ("not_found",)),
-        "429": ("ERR[[429 99 0]]", ("rate_limit",)),
-        "429 with Retry-After": ("ERR[[429 99 600]]", ("rate_limit", "quota")),
+        "429": ("ERR[[429 9999 -]]", ("rate_limit",)),
+        "429 with Retry-After": ("ERR[[429 9999 600]]", ("rate_limit", "quota")),
         "500": ("ERR[[500]]", ("server",)),
         "quota": ("ERR[[quota]]", ("quota",)),
         "context too long": ("ERR[[context]]", ("context_length",)),

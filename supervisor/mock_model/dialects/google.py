@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from supervisor.mock_model.answers import Fail, Spent
+from supervisor.mock_model.answers import NO_TIME, Fail, Spent
 from supervisor.mock_model.dialects.sse import MODEL, Dialect, Event, Streamed, needs_list
 from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, mapping, objects, script_in_force, word
 
@@ -99,7 +99,7 @@ def _failed(fail: Fail, message: str, field: str) -> dict[str, Any]:
         "message": message or _WHYS.get(fail.why, words),
         "status": status,
     }
-    if fail.status == 429:
+    if fail.status == 429 and fail.retry_after_s != NO_TIME:
         wait_s = 1.0 if fail.retry_after_s is None else fail.retry_after_s
         error["details"] = [{"@type": f"{_INFO}RetryInfo", "retryDelay": f"{wait_s:g}s"}]
     if field:
