@@ -193,8 +193,8 @@ def _slow(argument: str) -> Slow:
 
 
 def _fail(argument: str) -> Fail:
-    """Parse the argument of ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s), ``ERR[[429 2 -]]``
-    (without a time) or ``ERR[[context]]``."""
+    """Parse the argument of ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s), ``ERR[[429 2
+    -]]`` (without a time) or ``ERR[[context]]``."""
     what, times, wait, *_ = [*argument.split(), "", "", ""]
     status = FAILURES.get(what) or _number(what, 500)
     return Fail(
