@@ -62,16 +62,17 @@ signal.signal(signal.SIGTERM, stop)
 job.wait()
 """
 DASK = """
-import signal, subprocess, sys
+import pathlib, signal, subprocess, sys
 from distributed import Client, LocalCluster
 def run(script):
     subprocess.run(["sh", script])
 if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     with LocalCluster(n_workers=1, processes=True, dashboard_address=None) as cluster, Client(cluster) as client:
         future = client.submit(run, sys.argv[1])
         signal.sigwait({signal.SIGTERM})
         future.cancel()
-        print(future.status, flush=True)
+        pathlib.Path("said").write_text(future.status)
         signal.sigwait({signal.SIGTERM})
 """
 
@@ -290,8 +291,10 @@ class Dask(Runner):
 
     def stop(self, job: Job, runner: subprocess.Popen[bytes]) -> str:
         runner.terminate()
-        assert runner.stdout is not None
-        return runner.stdout.readline().decode().strip()
+        said, began = job.folder / "said", time.monotonic()
+        while not said.exists() and time.monotonic() - began < STOP_S:
+            time.sleep(LOOK_S)
+        return said.read_text() if said.exists() else f"nothing in {STOP_S:.0f} s"
 
 
 RUNNERS: tuple[type[Runner], ...] = (
@@ -315,7 +318,7 @@ def running(runner: Runner, shape: str) -> Iterator[tuple[Job, subprocess.Popen[
             runner.command(job),
             cwd=folder,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
@@ -329,8 +332,6 @@ def running(runner: Runner, shape: str) -> Iterator[tuple[Job, subprocess.Popen[
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(STARTED_S)
-            assert process.stdout is not None
-            process.stdout.close()
             job.clean_up()
 
 

@@ -24,7 +24,7 @@ MEASURED: Final = HERE / "measured"
 _VERSION: Final = re.compile(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+")
 
 
-class MeasuredCase(msgspec.Struct, frozen=True):
+class MeasuredBehaviour(msgspec.Struct, frozen=True):
     """Result of one case: ``found`` is what was seen; ``good`` is true if the agent behaves as a supervisor needs, and
     ``None`` if the case could not be tried, or allows no verdict."""
 
@@ -38,7 +38,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     adapter: str
     version: str
     date: str
-    cases: Mapping[str, MeasuredCase]
+    cases: Mapping[str, MeasuredBehaviour]
 
 
 class MeasuredAgent(msgspec.Struct, frozen=True):

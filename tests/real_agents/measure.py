@@ -19,7 +19,7 @@ import anyio
 import msgspec
 
 from supervisor.agent_catalogue import AgentVariant, KnownAgent, UnknownAgent, catalogue, known_agent
-from supervisor.agent_catalogue.measured import MEASURED, MeasuredAgent, MeasuredCase, Measurement
+from supervisor.agent_catalogue.measured import MEASURED, MeasuredAgent, MeasuredBehaviour, Measurement
 from supervisor.agents.probe.conformance import CASES, probe
 from supervisor.agents.probe.discovery import find
 from supervisor.agents.probe.sandbox import make_sandbox
@@ -34,13 +34,13 @@ LIMIT_S = 1800.0
 
 async def measure(agent: KnownAgent, variant: AgentVariant, version: str, cases: tuple[str, ...]) -> Measurement:
     """Try one variant of an agent in *cases*, and print each result."""
-    found: dict[str, MeasuredCase] = {}
+    found: dict[str, MeasuredBehaviour] = {}
     with tempfile.TemporaryDirectory(prefix="measure-", ignore_cleanup_errors=True) as folder:
         async with open_stub_model() as stub, ShimHost() as host:
             sandbox = make_sandbox(agent, variant, stub.base_url, Path(folder))
             with anyio.move_on_after(LIMIT_S):
                 async for one in probe(host, sandbox, cases, stub):
-                    found[one.case] = MeasuredCase(one.found, one.good)
+                    found[one.case] = MeasuredBehaviour(one.found, one.good)
                     print(
                         f"{agent.name} {version} {variant.adapter} | {one.good} | {one.case} | {one.found}", flush=True
                     )
@@ -76,6 +76,10 @@ def main() -> int:
             status = 1
             continue
         here = find(agent)
+        if not here.version:
+            print(f"{name}: not measured: {here.path or 'its program'} does not say its version", flush=True)
+            status = 1
+            continue
         for way in ways:
             if shutil.which(way.command[0]) is None:
                 print(f"{name}: not measured: no program {way.command[0]!r}", flush=True)

@@ -33,7 +33,7 @@ class InstalledAgent(NamedTuple):
 
     @property
     def untried(self) -> str:
-        """How the installed version differs from those that were tried with the supervisor; ``""`` if it does not."""
+        """Difference between the installed version and those that were tried with the supervisor; ``""`` if none."""
         return version_note(self.agent, self.version)
 
 

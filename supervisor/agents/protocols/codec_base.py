@@ -29,7 +29,7 @@ from typing import Final
 
 from supervisor.agents.protocols.json_rpc import (
     ConfigurationRefused,
-    ConversationHeld,
+    ConversationInUse,
     NoMessage,
     ProtocolError,
     shortened,
@@ -321,7 +321,7 @@ class Conversation(CodecDefaults, ABC):
             return self._strays.add(StrayLine(line, str(error)))
         except ProtocolError as error:
             self._over = True
-            permanent, held = isinstance(error, ConfigurationRefused), isinstance(error, ConversationHeld)
+            permanent, held = isinstance(error, ConfigurationRefused), isinstance(error, ConversationInUse)
             return [Malformed(str(error), permanent=permanent, held=held)]
         self._strays.clear()
         return outs

@@ -51,16 +51,16 @@ class ConfigurationRefused(ProtocolError):
     version of the protocol. Another launch fails in the same way."""
 
 
-class ConversationHeld(ProtocolError):
+class ConversationInUse(ProtocolError):
     """Exception: the conversation that was to be loaded is in use by another process. It is not lost: another launch
     may load it."""
 
 
 def check_not_held(error: RpcError) -> None:
-    """Raise ``ConversationHeld`` if *error*, the answer to a request to load a conversation, says that another process
+    """Raise ``ConversationInUse`` if *error*, the answer to a request to load a conversation, says that another process
     uses the conversation."""
     if is_held(error.text):
-        raise ConversationHeld(f"the conversation is in use by another process: {error.text} (code {error.code})")
+        raise ConversationInUse(f"the conversation is in use by another process: {error.text} (code {error.code})")
 
 
 class JsonRpcMessage(msgspec.Struct, rename="camel"):

@@ -144,7 +144,7 @@ def test_a_lost_session_is_told_of_once() -> None:
 
 
 def test_a_session_that_cannot_be_resumed_is_loaded() -> None:
-    """Where ``session/resume`` fails, ``session/load`` is tried before the conversation counts as lost."""
+    """If ``session/resume`` fails, ``session/load`` is tried before the conversation counts as lost."""
     talk = Talk(resume="old", capabilities=RESUMES).answer(error={"code": -32601, "message": "no such method"})
     assert talk.asked[-1]["method"] == "session/load"
     assert talk.answer(result=None).told == [Ready("old", "robot")]

@@ -120,7 +120,7 @@ async def test_it_calls_the_shell_and_then_is_done(dialect: str, stream: bool) -
 @every_dialect
 @either_way
 async def test_it_makes_calls_in_parallel(dialect: str, stream: bool) -> None:
-    """One response has a call for each command; the script goes on when all results have come."""
+    """A response has a call for each command; the script goes on when all results have come."""
     prompt = "PARALLEL[[make a ;; make b]] SAY[[both]]"
     async with open_stub_model() as stub:
         first = await ask(stub.port, dialect, prompt, stream=stream)

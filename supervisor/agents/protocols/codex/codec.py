@@ -230,7 +230,7 @@ class CodexCodec(Conversation):
         """Report that the earlier conversation could not be loaded, and open a new conversation.
 
         Raises:
-            ConversationHeld: another process has the conversation open: it is not lost.
+            ConversationInUse: another process has the conversation open: it is not lost.
         """
         check_not_held(error)
         words = f"the conversation could not be loaded, a new one was started: {error.text} (code {error.code})\n"
