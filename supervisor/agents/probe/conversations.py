@@ -73,6 +73,8 @@ async def _elsewhere(trial: Trial, case: str) -> ProbeResult:
 
 async def kill(trial: Trial) -> list[ProbeResult]:
     """Kill the agent, with all its processes, in a tool call; continue the conversation in a new process."""
+    if trial.sandbox.variant.adapter == "command":
+        raise NotTried("each prompt is a conversation of its own")
     marker, command = make_marker(), make_sleep()
     prompt = sleeping(command, before=f"echo {marker} >> killed.txt")
     async with start_agent(trial.host, trial.sandbox, prompt) as agent:

@@ -456,3 +456,15 @@ def test_a_refused_option_is_recognized(words: str, refused: bool) -> None:
 def test_a_conversation_in_use_is_not_lost(words: str, held: bool) -> None:
     """A conversation that another process uses is not one that does not exist."""
     assert is_held(words) is held
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("Info: The conversation exceeded the model's context limit. Compact it", ModelProblem.CONTEXT_LENGTH),
+        ("terminated: other side closed (UND_ERR_SOCKET)", ModelProblem.CONNECTION),
+    ],
+)
+def test_words_of_agents_name_the_trouble_of_their_model(words: str, problem: ModelProblem) -> None:
+    """Words that copilot and pi use for a trouble of their model are known."""
+    assert problem_of(words) is problem
