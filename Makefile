@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-http bench-telemetry bench-soak bench-growth fuzz api-check crash test-agents agents leftovers mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-felt bench-http bench-telemetry bench-soak bench-growth fuzz api-check crash test-agents agents leftovers mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -119,6 +119,7 @@ bench-short: $(VENV)/ready  ## Each benchmark once, at its smallest sizes, witho
 	$(BIN)/python -m benchmarks.recovery --short
 	$(BIN)/python -m benchmarks.scheduler --short
 	$(BIN)/python -m benchmarks.work --short
+	$(BIN)/python -m benchmarks.felt --short
 	$(BIN)/python -m benchmarks.http --short
 	$(BIN)/python -m benchmarks.soak --short
 	$(BIN)/python -m benchmarks.growth --short
@@ -140,6 +141,9 @@ bench-scheduler: $(VENV)/ready  ## Claims per second, and what a task costs, as 
 
 bench-work: $(VENV)/ready  ## Claims through the journal, `supervisor run`, memory of queued tasks; AGAINST=CHECKOUT compares two
 	$(BIN)/python -m benchmarks.work $(if $(AGAINST),--against $(AGAINST))
+
+bench-felt: $(VENV)/ready  ## A task, a worktree, a question about a long journal, an import, beside make, DBOS, git; AGAINST=CHECKOUT
+	$(BIN)/python -m benchmarks.felt $(if $(AGAINST),--against $(AGAINST))
 
 bench-http: $(VENV)/ready  ## Event streams with 200 readers, aborts beside them, the tree of 2,000 sessions against `supervisor ps`
 	$(BIN)/python -m benchmarks.http

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -387,12 +387,13 @@ def write(lines: list[str]) -> None:
             page.write_text(f"{before}{MARK_BEGIN}\n" + "\n".join(lines) + f"\n{MARK_END}{rest.partition(MARK_END)[2]}")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure the runners, and print the table; exit status 1 if this runtime leaves anything."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.leftovers", description=__doc__.partition("\n")[0])
     parser.add_argument("--tools", type=Path, default=Path(".tools"), help="virtual environment with the other tools")
     parser.add_argument("--short", action="store_true", help="this runtime and Popen only")
     parser.add_argument("--write", action="store_true", help="write the table into README and docs")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     lines = table(asked.tools, RUNNERS[:2] if asked.short else RUNNERS, 3.0 if asked.short else 15.0)
     bad = [] if asked.short else attacks(15.0)
     ours = lines[2].split("|")

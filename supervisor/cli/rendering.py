@@ -274,7 +274,8 @@ def _ended_process(one: ProcessFate) -> str:
     if not one.ended_by:
         whose = f"of {printable(one.owner)}"
         if not one.pid:
-            return f"processes {whose}: could not be looked for"
+            ended = ", and have ended with the agent" if one.survivors == 0 else ""
+            return f"processes {whose}: could not be looked for{ended}"
         state = "has ended" if one.survivors == 0 else "was alive when looked for last"
         return f"process {one.pid}, perhaps {whose}: {state}"
     status = "status unknown" if one.status is None else f"status {one.status}"

@@ -336,7 +336,10 @@ async def reload(sup: Supervisor, request: Reload) -> Replies:
 async def page(sup: Supervisor, request: Page) -> Replies:
     """Return a link that lets one browser in to the page, which is served on loopback from the first link on."""
     if sup.core.make_page_link is None:
-        raise Refused("this supervisor serves no page: it needs a state directory, and the extra http")
+        raise Refused(
+            "this supervisor serves no page: it needs a state directory, and the extra http when it starts "
+            "(pip install 'supervisor-runtime[http]')"
+        )
     yield {"url": await sup.core.make_page_link()}
 
 

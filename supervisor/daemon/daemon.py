@@ -418,7 +418,9 @@ class Daemon:
 
 
 def _is_in_repository(directory: Path) -> bool:
-    return any((one / ".git").exists() for one in (directory, *directory.parents))
+    """Return whether git would find a repository: an empty folder ``.git`` is none, and does not end the search."""
+    names = (one / ".git" for one in (directory, *directory.parents))
+    return any(one.is_file() or (one / "HEAD").is_symlink() or (one / "HEAD").is_file() for one in names)
 
 
 def _no_function(agent: str) -> None:

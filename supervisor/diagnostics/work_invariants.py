@@ -273,8 +273,10 @@ class WorkInvariants:
                 self._report_metadata("last_heartbeat_at", "a worker recovers by a heartbeat, and this one sent none")
         elif beat < last:
             self._report_metadata("last_heartbeat_at", f"goes back: {shortened(given)} after {last}")
-        elif trigger == _GIVEN_UP:
-            self._report_metadata("last_heartbeat_at", "an unresponsive worker sends no heartbeat, this one did")
+        elif trigger == _GIVEN_UP and not _was_silent_part(metadata):
+            # A heartbeat that comes before the worker's tasks are released does not bring the worker back by itself.
+            words = "a worker that was silent for all of its time as unresponsive has sent no heartbeat, this one did"
+            self._report_metadata("last_heartbeat_at", words)
 
     def _check_stream(self, stream: _StreamState, state: str, trigger: str) -> None:
         jobs = stream.jobs.total()
@@ -331,6 +333,12 @@ def count_of(fields: dict[str, Any], name: str, report: ReportProblem, *, least:
         report(name, f"must be an integer from {least} to {INTEGER_MAX}, is {shortened(value)}")
         return None
     return value
+
+
+def _was_silent_part(metadata: dict[str, Any]) -> bool:
+    """Return whether a worker that was given up was silent for a part only of its time as unresponsive."""
+    silent_s, duration_s = moment_of(metadata.get("silent_s")), moment_of(metadata.get("duration_seconds"))
+    return silent_s is not None and duration_s is not None and silent_s < duration_s
 
 
 def moment_of(value: object) -> float | None:

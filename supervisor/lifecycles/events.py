@@ -28,7 +28,8 @@ class TurnRequested(Event, frozen=True, kw_only=True):
 
     A request with *once* is not retried when its turn fails after the agent was ready: the requester decides about
     another attempt. *timeout_s* is the time-out of its turns (``None``: the session's default), and *hard_cap_s* the
-    time up to which the time-out is extended while progress is seen (``None``: no extension).
+    time up to which the time-out is extended while progress is seen (``None``: no extension); *timeout_source* names
+    the setting or the measurement that the time-out comes from.
     """
 
     spelled = "TurnRequested"
@@ -38,6 +39,7 @@ class TurnRequested(Event, frozen=True, kw_only=True):
     once: bool = False
     timeout_s: float | None = None
     hard_cap_s: float | None = None
+    timeout_source: str = ""
 
 
 class WorktreeReady(Event, frozen=True, kw_only=True):

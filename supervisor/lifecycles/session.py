@@ -217,6 +217,7 @@ def _asked(event: TurnRequested) -> Request:
         once=event.once,
         timeout_s=event.timeout_s,
         hard_cap_s=event.hard_cap_s,
+        timeout_source=event.timeout_source,
     )
 
 

@@ -19,6 +19,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     once: bool = False
     timeout_s: float | None = None
     hard_cap_s: float | None = None
+    timeout_source: str = ""
     goes_on: bool = False
 
 

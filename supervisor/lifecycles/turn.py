@@ -101,6 +101,8 @@ class TurnData(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str
     request_id: str = ""
     timeout_s: float = 300.0
+    timeout_source: str = ""
+    """Setting or measurement that the time-out comes from; ``""``: ``limits.turn_timeout_s``."""
     hard_cap_s: float | None = None
     """Seconds that the turn may take at most while progress is seen; ``None``: no more than its time-out."""
     due_s: float | None = None
@@ -230,7 +232,8 @@ def _extension_s(data: TurnData, event: ProgressSeen) -> float:
 
 
 def _deadline(data: TurnData, left_s: float, words: str) -> StartTimer:
-    error = f"the turn took longer than {data.timeout_s:g} s (timeout_s of a task, else limits.turn_timeout_s){words}"
+    source = data.timeout_source or "limits.turn_timeout_s"
+    error = f"the turn took longer than {data.timeout_s:g} s ({source}){words}"
     verdict = Verdict(exit=Exit.TIMEOUT, error=error, abort_reason=AbortReason.TIMEOUT)
     return StartTimer(name=DEADLINE, delay_s=left_s, event=TaskFailed(verdict=verdict), lasting=True)
 

@@ -263,10 +263,12 @@ class StageBudgets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class TimeLimit(NamedTuple):
     """Time limit of a turn: *timeout_s* (``None``: the session's default), extended up to *hard_cap_s* while progress
-    is seen (``None``: no extension)."""
+    is seen (``None``: no extension). *timeout_source* names the setting or the measurement that *timeout_s* comes
+    from."""
 
     timeout_s: float | None = None
     hard_cap_s: float | None = None
+    timeout_source: str = ""
 
 
 USUAL_TIME: Final = TimeLimit()

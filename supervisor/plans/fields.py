@@ -55,7 +55,8 @@ def _no_pattern(path: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_sound)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 InnerPath = Annotated[Text, AfterValidator(_inside)]
 OwnedPath = Annotated[Text, AfterValidator(_no_pattern), AfterValidator(_inside)]
 Seconds = Annotated[float, Strict(), Field(ge=0, allow_inf_nan=False)]

@@ -6,6 +6,7 @@ A plan is validated before anything starts; every problem is reported with its f
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
@@ -20,7 +21,7 @@ from supervisor.agent_catalogue.line_rules import PROMPT
 from supervisor.plans.acceptance import program_of
 from supervisor.plans.agents import AgentConfig
 from supervisor.plans.error_texts import Problem, complaints
-from supervisor.plans.fields import PluginNames, closest
+from supervisor.plans.fields import NAME_PATTERN, PluginNames, closest
 from supervisor.plans.plan import Plan
 from supervisor.plans.source import BadPlan, FieldPath, Source, read_source
 from supervisor.plans.tasks import AcceptanceConfig, PlacedTask, TaskConfig, every_task
@@ -51,7 +52,9 @@ def load_plan(
     environment: Mapping[str, str] = MappingProxyType({}),
     agents: Mapping[str, AgentConfig] = MappingProxyType({}),
 ) -> Plan:
-    """Read and validate a plan; relative programs and directories are relative to the plan's own directory.
+    """Read and validate a plan; relative programs and directories are relative to the plan's own directory. A plan that
+    gives no ``workstream`` is named like the file: runs of different files are different plans, for ``--resume`` and
+    for what earlier runs teach.
 
     Args:
         plugin_names_for: names that plug-ins add, called if the plan uses a name that is not built in; by default,
@@ -71,6 +74,8 @@ def load_plan(
         raise source.bad([((), "a plan is a mapping with the keys agents and tasks")])
     _replace(source.data, instead, path)
     _add_variables(source.data, environment)
+    if re.fullmatch(NAME_PATTERN, path.stem):
+        source.data.setdefault("workstream", path.stem)
     if agents and isinstance(own := source.data.get("agents", {}), dict):
         source.data["agents"] = {**agents, **own}
     try:

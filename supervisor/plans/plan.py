@@ -48,7 +48,11 @@ class Plan(Settings):
         min_length=1, description="Agents by name, at least one."
     )
     tasks: Several[TaskConfig] = Field(min_length=1, description="Tasks in any order, at least one.")
-    workstream: Name = Field(default="plan", description="Name of the workstream, which is the plan as it runs.")
+    workstream: Name = Field(
+        default="plan",
+        description="Name of the workstream, which is the plan as it runs. In a file, the default is the name of the "
+        "file without its ending.",
+    )
     budget: Annotated[BudgetConfig | Budget, OR_VALUE] = Field(
         default=BudgetConfig(), description="Budget of the whole workstream; by default nothing is limited."
     )

@@ -1,15 +1,22 @@
-"""Run a helper program under a shim until it exits or its deadline passes, and return the end of its output.
+"""Run a helper program until it exits or its deadline passes, and return the end of its output.
 
 Helper programs are programs that the runtime itself needs (git, acceptance tests, notices). Agents are not run by this
-module.
+module. A helper program runs under a shim, which ends whatever the program has started, also after a kill -9 of the
+supervisor. A program that only reads, and starts no other, needs no shim: with its output closed it ends by itself.
+Started as a child of the supervisor, it costs a quarter (``git rev-parse``: 4 ms instead of 17 on a busy machine).
 """
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from subprocess import DEVNULL
 from typing import Final
 
 import anyio
+import anyio.abc
 import msgspec
 
 from actors.waiting import within
@@ -24,6 +31,8 @@ ever."""
 
 
 _SHIM_LOST: Final = "how it ended is not known: its shim was lost"
+_STATUS_TAKEN: Final = 255
+"""Status that asyncio reports for a child that somebody else has waited for."""
 
 
 class CompletedCommand(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +110,53 @@ async def _read_until_exit(
         else:
             group.cancel_scope.cancel()
     return in_time
+
+
+async def run_reader(launch: Launch, *, timeout_s: float, output_max: int = OUTPUT_MAX) -> CompletedCommand | None:
+    """Run *launch*, a program that changes nothing and starts no program, as a child of this process, without input.
+
+    The result is that of ``run_command``. ``None``: the program could not be started, or another part of the embedding
+    program has taken its exit status; ``run_command`` then starts it, or gives the reason.
+    """
+    began = anyio.current_time()
+    out, err = _OutputTail(output_max), _OutputTail(output_max)
+    try:
+        process = await anyio.open_process(
+            launch.argv, stdin=DEVNULL, cwd=launch.cwd, env=launch.env, start_new_session=True
+        )
+    except OSError:
+        return None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    status, problem = None, f"it was still running after {timeout_s:g} s"
+    try:
+        with anyio.move_on_after(timeout_s):
+            async with anyio.create_task_group() as group:
+                group.start_soon(out.fill, _chunks_of(process.stdout))
+                group.start_soon(err.fill, _chunks_of(process.stderr))
+            status, problem = await process.wait(), ""
+    finally:
+        with anyio.CancelScope(shield=True):
+            if process.returncode is None:
+                with suppress(ProcessLookupError):  # the group, because a filter of git may have been started after all
+                    os.killpg(process.pid, signal.SIGKILL)
+            await process.aclose()
+    if status == _STATUS_TAKEN:
+        return None
+    took_s = round(anyio.current_time() - began, 6)
+    return CompletedCommand(
+        status=status, stdout=bytes(out.kept), stderr=bytes(err.kept), problem=problem, took_s=took_s
+    )
+
+
+def _chunks_of(stream: anyio.abc.ByteReceiveStream) -> Callable[[], Awaitable[bytes]]:
+    async def receive() -> bytes:
+        try:
+            return await stream.receive()
+        except (anyio.EndOfStream, anyio.BrokenResourceError):
+            return b""
+
+    return receive
 
 
 class _OutputTail:

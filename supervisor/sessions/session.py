@@ -235,11 +235,14 @@ class SessionEntity(LiveSession):
             stop = OperatorStop(reason="no turn begins while draining", abort_reason="shutdown_signal")
             self.request_stop(stop, cause=cause)
             return
-        timeout_s = limits.turn_timeout_s if request is None or request.timeout_s is None else request.timeout_s
+        timeout_s, source = limits.turn_timeout_s, ""
+        if request is not None and request.timeout_s is not None:
+            timeout_s, source = request.timeout_s, request.timeout_source
         data = TurnData(
             id=turn_id,
             session_id=self.id,
             timeout_s=timeout_s,
+            timeout_source=source,
             hard_cap_s=None if request is None else request.hard_cap_s,
             due_s=effect.due_s,
             most_s=effect.most_s,

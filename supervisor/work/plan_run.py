@@ -373,6 +373,13 @@ class PlanRun:
         """Return the events *leads* and the events that follow from them, in the order of their records. Whether a
         failed run is tried again is decided here alone: the table of the run grants a retry, and the retry budget of
         the workstream pays for it."""
+        if execution.state is Task.WAITING_FOR_SUBTASKS:
+            # It was split while the end of its turn was judged: its subtasks do the rest, however that turn ended.
+            failed = (task_run.ExecutionFailed, task_run.ExecutionTimedOut)
+            leads = tuple(
+                task_run.ExecutionCompleted(turn=getattr(one, "turn", "")) if isinstance(one, failed) else one
+                for one in leads
+            )
         clean = map(self.sup.journal_writer.redactor.event, leads)  # as they will be recorded
         given = given._replace(
             can_probe=bool(self.budget.left) and not self.sup.stopping.is_set(),
@@ -492,14 +499,15 @@ class PlanRun:
         """Return the time limit of the next attempt (``attempt_limits.choose_limit``)."""
         kind, limits = kind_of(execution.task), self.setup.settings.limits
         size = kind.words if kind is not None else ""
-        return choose_limit(
+        chosen = choose_limit(
             execution.task,
             self.plan.agent_configs.get(execution.agent),
             self.history.durations(execution.name, execution.agent, size),
             default_s=self.plan.task_lifecycle.default_timeout,
             turn_s=limits.turn_timeout_s if "turn_timeout_s" in limits.model_fields_set else None,
             is_command=self._is_command(execution),
-        ).limit
+        )
+        return chosen.limit._replace(timeout_source=chosen.why)
 
     def _is_command(self, execution: TaskExecution) -> bool:
         """Return whether a program that is no agent does the task. An agent of the embedding program is not in the

@@ -140,7 +140,8 @@ async def _ask(sup: SupervisorCore, session_id: str, review: ReviewConfig, promp
         cause=cause._replace(actor=REVIEW),
     )
     try:
-        outcome = await sup.requests.outcome_of(review_id, prompt, cause, limit=TimeLimit(review.timeout_s))
+        limit = TimeLimit(review.timeout_s, timeout_source="timeout_s of the review")
+        outcome = await sup.requests.outcome_of(review_id, prompt, cause, limit=limit)
         if outcome.outcome != "completed":
             problem = outcome.error or outcome.outcome
             return ReviewVerdict(approved=False, problem=problem, session_id=review_id)

@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from supervisor.ports import Launch, Process, ProcessHost, SpawnError, WorkspaceHeld
-from supervisor.ports.helper_programs import CompletedCommand, run_command
+from supervisor.ports.helper_programs import CompletedCommand, run_command, run_reader
 from supervisor.workspaces.obstacles import obstacle_in
 
 GIT_S = 60.0
@@ -29,6 +29,10 @@ ARGUMENTS_MAX: Final = 64 * 1024
 
 NAMED_MAX: Final = 20
 """Largest number of files that a message names."""
+
+_READERS: Final = frozenset({"for-each-ref", "merge-base", "rev-list", "rev-parse", "symbolic-ref", "version"})
+"""Commands that read objects and references only, and start no filter, hook or helper program, whatever the settings
+are; so does ``worktree list``. ``symbolic-ref`` is used for reading only."""
 
 _IDENTITY: Final = {
     "GIT_AUTHOR_NAME": "supervisor",
@@ -178,8 +182,12 @@ class Git:
         timeout_s: float | None = None,
         index: Path | None = None,
     ) -> CompletedCommand:
-        launch = self._launch(where, words, index)
-        ran = await run_command(self._host, launch, timeout_s=timeout_s or GIT_S, output_max=output_max)
+        launch, timeout_s = self._launch(where, words, index), timeout_s or GIT_S
+        ran = None
+        if _only_reads(words):
+            ran = await run_reader(launch, timeout_s=timeout_s, output_max=output_max)
+        if ran is None:
+            ran = await run_command(self._host, launch, timeout_s=timeout_s, output_max=output_max)
         if ran.was_killed:
             why = ran.problem or f"signal {-(ran.status or 0)}"
             raise GitKilled(f"git {words[0]} was killed in {where}: {why}")
@@ -242,6 +250,10 @@ async def _is_beginning(path: Path, process: Process) -> bool:
         if status:
             raise WorkspaceError(f"{path} could not be compared with what git has of it: exit status {status}")
         return not await file.read(1)
+
+
+def _only_reads(words: Sequence[str]) -> bool:
+    return words[0] in _READERS or tuple(words[:2]) == ("worktree", "list")
 
 
 def _in_batches(paths: Sequence[str]) -> Iterator[list[str]]:

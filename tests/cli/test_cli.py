@@ -428,7 +428,7 @@ def test_the_help_of_a_command_begins_with_its_line_in_the_list() -> None:
 def test_machines(cli: Cli) -> None:
     """``machines`` prints all state machines from their tables; --json is short for --format json."""
     output = cli("machines", "--json")
-    assert [len(one["states"]) for one in output.json.values()] == [12, 4, 10, 8, 11, 8, 7, 5]
+    assert [len(one["states"]) for one in output.json.values()] == [12, 4, 10, 8, 11, 8, 7, 5, 3]
     assert cli("machines", "agent", "--format", "json").json == {"agent": output.json["agent"]}
     assert "stateDiagram" in cli("machines", "agent", "--format", "mermaid").out
 
@@ -944,7 +944,12 @@ def test_where_nothing_was_given_up_that_is_said(cli: Cli, ended: Path) -> None:
 
 
 # --------------------------------------------------------------------------------------- the reference of plan keys
-ELSEWHERE = ("the directory of `--workdir`", "the branch that is checked out", "all that are installed")
+ELSEWHERE = (
+    "the directory of `--workdir`",
+    "the branch that is checked out",
+    "all that are installed",
+    "the file's name",
+)
 """Descriptions of defaults that are not in the plan's model, since they depend on where the plan is run."""
 
 _INNER: dict[str, tuple[type[BaseModel], str]] = {
@@ -1019,7 +1024,7 @@ def test_a_plan_is_checked_without_being_run(cli: Cli, tmp_path: Path) -> None:
     assert (limit["tasks"], limit["timeout_s"], limit["earlier"]) == (["t"], 1800.0, None)
     assert told == {
         "ok": True,
-        "workstream": "plan",
+        "workstream": "good",
         "agents": ["a"],
         "workers": [],
         "tasks": ["t"],

@@ -54,7 +54,7 @@ def test_runs_are_listed_the_newest_first(ended: tuple[Path, str]) -> None:
     head, *lines = cli("runs", "--state-dir", ended[0]).out.splitlines()
     assert head.split() == ["RUN", "PLAN", "STATE", "DONE", "COST", "STARTED", "TOOK"]
     assert [line.split()[:5] for line in lines] == [
-        ["r2", "plan", "completed", "2/2", "0.2500"],
+        ["r2", "fine", "completed", "2/2", "0.2500"],
         ["r1", "nightly", "failed", "1/3", "-"],
     ]
     listed = cli("runs", "--json", "--state-dir", ended[0]).json
@@ -80,7 +80,7 @@ def test_a_report_has_the_table_that_the_run_has_printed(ended: tuple[Path, str]
 
 def test_a_report_without_a_run_is_about_the_newest(ended: tuple[Path, str]) -> None:
     """``report`` reports the newest run; its JSON has each task."""
-    assert cli("report", "--state-dir", ended[0]).out.startswith("run r2 of plan: completed, 2 of 2 tasks done\n")
+    assert cli("report", "--state-dir", ended[0]).out.startswith("run r2 of fine: completed, 2 of 2 tasks done\n")
     found = cli("report", "--json", "--state-dir", ended[0]).json
     assert (found["run"]["id"], found["ok"], found["error"], found["waiting"]) == ("r2", True, "", [])
     assert [(one["id"], one["outcome"], one["launches"]) for one in found["tasks"]] == [

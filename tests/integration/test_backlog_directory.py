@@ -30,7 +30,8 @@ class BacklogPlace(Place):
         self.write(f"new/{name}", text).rename(self.backlog / "open" / name)
 
     def files(self, folder: str) -> list[str]:
-        return sorted(os.listdir(self.backlog / folder))
+        """Return the names of the files in a folder of the backlog, which the daemon makes when it starts."""
+        return sorted(os.listdir(self.backlog / folder)) if (self.backlog / folder).is_dir() else []
 
     def runs(self) -> list[tuple[str, str]]:
         """Return plan and outcome of each run, the newest first."""

@@ -264,7 +264,7 @@ def test_two_repositories_side_by_side(place: Place) -> None:
         place.write(f"{name}.yaml", text.replace("FIRST", f"{name}1").replace("SECOND", f"{name}2"))
         runs[name] = place.submit(f"{name}.yaml", "--workdir", name)
     until(lambda: all((place.path / f"begun-{name}").exists() for name in runs))
-    (place.path / "bare").mkdir()
+    (place.path / "bare" / ".git").mkdir(parents=True)  # empty, as a container's mount leaves it
     assert "workspace: worktree needs a git repository, and" in place.fails("submit", "one.yaml", "--workdir", "bare")
     daemon.process.kill()
     daemon.wait()

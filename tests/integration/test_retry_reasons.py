@@ -65,7 +65,7 @@ async def test_an_exit_status(tmp_path: Path) -> None:
 async def test_a_time_out(tmp_path: Path) -> None:
     """The next attempt is told that the time of the last one was over."""
     told = await second_prompt(tmp_path, "exec sleep 1000", timeout_s=0.3)
-    assert told == AGAIN + "> the turn took longer than 0.3 s (timeout_s of a task, else limits.turn_timeout_s)"
+    assert told == AGAIN + "> the turn took longer than 0.3 s (timeout_s of the task)"
 
 
 async def test_a_completion_check(tmp_path: Path) -> None:

@@ -279,6 +279,6 @@ def test_the_commands(place: TriggerPlace) -> None:
     assert (done.status, done.out) == (1, "starts nothing: events: 'issues' is none of push\n")
     assert "--event: plan.yaml is not JSON" in place.fails("triggers", "test", "push", "--event", "plan.yaml")
     place.serve("daemon.yaml")
-    assert "waiting" in place.run("triggers", "list").out
+    until(lambda: "waiting" in place.run("triggers", "list").out)
     assert "webhook github" in place.run("ps").out
     assert "trigger @push is waiting since" in place.run("why", "@push").out

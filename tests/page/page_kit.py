@@ -77,34 +77,33 @@ class Daemon:
 
     def start(self) -> None:
         """Start the daemon, and wait until it serves."""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "supervisor", "serve"],
-            cwd=self.where, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
-        )  # fmt: skip
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if "serving on" in line:
-                return
-        raise AssertionError(f"the daemon has ended with {self.process.wait()}")
+        log = self.where / "log"  # a pipe that nobody reads would block the daemon in the end
+        with log.open("w") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "supervisor", "serve"],
+                cwd=self.where, stderr=out, stdout=subprocess.DEVNULL, text=True, start_new_session=True,
+            )  # fmt: skip
+        deadline_s = time.monotonic() + DEADLINE_S
+        while "serving on" not in log.read_text():
+            assert self.process.poll() is None, f"the daemon has ended: {log.read_text()}"
+            assert time.monotonic() < deadline_s, f"the daemon does not serve: {log.read_text()}"
+            time.sleep(0.02)
 
     def kill(self) -> None:
-        """Kill the daemon as a crash of the machine's memory would."""
-        assert self.process is not None
-        self.process.kill()
-        self._reap()
-
-    def _reap(self) -> None:
-        assert self.process is not None
-        assert self.process.stderr is not None
-        self.process.wait(DEADLINE_S)
-        self.process.stderr.close()
-        self.process = None
+        """Kill the daemon with SIGKILL, as the kernel does when memory runs out."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(DEADLINE_S)
+            self.process = None
 
     def end(self) -> None:
         """End the daemon, and what it has started."""
-        if self.process is not None:
-            self.run("stop", "--now")
-            self._reap()
+        try:
+            if self.process is not None:
+                self.run("stop", "--now")
+                self.process.wait(DEADLINE_S)
+        finally:
+            self.kill()
 
     def run(self, *arguments: str) -> str:
         """Run a command of the supervisor to its end, and return its standard output."""
@@ -137,8 +136,8 @@ class Daemon:
 @contextmanager
 def daemon_in(where: Path) -> Iterator[Daemon]:
     daemon = Daemon(where)
-    daemon.start()
     try:
+        daemon.start()
         yield daemon
     finally:
         daemon.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from supervisor.diagnostics.tree_view import _git_status
 from supervisor.diagnostics.visual_state import visual_state
-from tests.page.page_kit import PLAN, Watched, browser, daemon_in, needs_browser
+from tests.page.page_kit import DEADLINE_S, PLAN, Watched, browser, daemon_in, needs_browser
 from tests.support import running_program
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -194,9 +195,37 @@ def test_a_journal_is_scrubbed_through_time(tmp_path: Path) -> None:
             watched.page.evaluate("page.seek(page.live.at)")
             watched.until("page.model.sessions.size >= 5")
             assert watched.page.get_by_role("button", name="Allow: edit: config/gateway.toml").is_disabled()
+            watched.page.evaluate(f"page.seek({first} + 0.01); page.setSpeed(1000); page.playing = true")
+            watched.until("!page.playing && page.at === null && page.model.sessions.size >= 5")
             assert watched.errors == []
+            served.send_signal(signal.SIGINT)
+            assert served.wait(DEADLINE_S) == 130
         finally:
-            served.terminate()
+            served.kill()
+
+
+def test_what_the_tree_has_shown_goes_on(tmp_path: Path) -> None:
+    """An agent and a call that the page knows from the tree alone, since their records are too old, take the records to
+    come; the record of the call's start adds no second call."""
+    seeded = """() => {
+        const model = new page.live.constructor();
+        const call = {kind: 'tool', id: 's:t1:c1', state: 'open', note: 'ls', children: []};
+        const agent = {kind: 'agent', id: 's:a1', state: 'working', children: []};
+        const turn = {kind: 'turn', id: 's:t1', state: 'TOOL_USE', children: [call]};
+        model.seed([{kind: 'session', id: 's', state: 'Running', children: [agent, turn]}], 100);
+        const record = (seq, type, id, event, to, metadata) => model.apply({seq, timestamp: 100 + seq,
+            entity_type: type, entity_id: id, event, from_status: '', to_status: to, outcome: 'transition', metadata});
+        record(1, 'agent', 's:a1', 'task_finished', 'idle', {});
+        record(2, 'turn', 's:t1', 'tool_started', 'TOOL_USE', {number: 1, call_id: 'x', title: 'ls'});
+        record(3, 'turn', 's:t1', 'tool_completed', 'RUNNING', {call_id: 'x', outcome: 'completed'});
+        const session = model.sessions.get('s');
+        return [session.agents[0].state, session.turns[0].calls.map((one) => one.outcome)];
+    }"""
+    with daemon_in(tmp_path) as daemon, browser() as new_page:
+        watched = new_page()
+        watched.page.goto(daemon.link())
+        watched.until("page.stream.status === 'live'")
+        assert watched.page.evaluate(seeded) == ["idle", ["completed"]]
 
 
 def test_every_view_is_accessible_in_both_themes_and_on_a_narrow_screen(tmp_path: Path) -> None:
@@ -218,14 +247,14 @@ def test_every_view_is_accessible_in_both_themes_and_on_a_narrow_screen(tmp_path
                 assert accessible(watched) == [], options
                 page.evaluate("page.set({tab: 'tree'})")
                 for key, expected in (
-                    ("?", "page.ui.dialog === 'help'"),
+                    ("?", "document.querySelector('dialog.help[open]') !== null"),
                     ("Escape", "page.ui.dialog === null"),
                     ("g", "page.ui.selected === 'r1'"),
                     ("j", "page.ui.selected !== 'r1'"),
                     ("p", "page.ui.view === 'plan'"),
                     ("s", "page.ui.view === 'sessions'"),
                     ("n", "page.ui.selected === 'payment'"),
-                    ("a", "page.ui.dialog === 'abort'"),
+                    ("a", "document.querySelector('dialog.abort[open]') !== null"),
                     ("Escape", "page.ui.dialog === null"),
                     ("H", "page.rows().length === 1"),
                     ("L", "page.rows().length > 4"),

@@ -48,9 +48,10 @@ async def serve_journal(
     async def call(scope: Any, receive: Receive, send: Send) -> None:
         await admission({**scope, CALLER: _READER}, receive, send)
 
-    with bind(0) as listener:
-        access.port = listener.getsockname()[1]
-        config = Config()
-        config.bind, config.errorlog, config.accesslog = [f"fd://{listener.fileno()}"], None, None
-        announce(access.make_link())
-        await hypercorn.asyncio.serve(call, config, shutdown_trigger=anyio.sleep_forever)  # type: ignore[arg-type]
+    listener = bind(0)
+    access.port = listener.getsockname()[1]
+    config = Config()
+    config.bind = [f"fd://{listener.detach()}"]  # hypercorn closes it
+    config.errorlog = config.accesslog = None
+    announce(access.make_link())
+    await hypercorn.asyncio.serve(call, config, shutdown_trigger=anyio.sleep_forever)  # type: ignore[arg-type]

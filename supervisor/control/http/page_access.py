@@ -28,13 +28,13 @@ import socket
 import time
 from contextlib import suppress
 from functools import cache
-from http.cookies import CookieError, SimpleCookie
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Final
 
 from fastapi import APIRouter, FastAPI, Request
 from starlette.datastructures import Headers
+from starlette.requests import cookie_parser
 from starlette.responses import Response
 
 from supervisor.control.http.callers import CALLER, HttpClient, Scope, client_of
@@ -153,9 +153,9 @@ def check_host(headers: Headers) -> None:
 
 
 def _cookie(headers: Headers, name: str) -> str:
-    with suppress(CookieError, KeyError):
-        return SimpleCookie(headers.get("cookie", ""))[name].value
-    return ""
+    # Not by http.cookies, which gives up the whole header at the first cookie that it cannot read: those of every port
+    # of this host come along.
+    return cookie_parser(headers.get("cookie", "")).get(name, "")
 
 
 def _hash(text: str) -> str:

@@ -55,7 +55,7 @@ OK = Verdict(exit=Exit.SUCCESS)
 BAD = Verdict(exit=Exit.ERROR, error="bad")
 SLOW = Verdict(
     exit=Exit.TIMEOUT,
-    error="the turn took longer than 300 s (timeout_s of a task, else limits.turn_timeout_s)",
+    error="the turn took longer than 300 s (limits.turn_timeout_s)",
     abort_reason=AbortReason.TIMEOUT,
 )
 ABORTED = Verdict(

@@ -47,6 +47,22 @@ def plan_of(*tasks: TaskConfig, **more: object) -> Plan:
 
 
 # -------------------------------------------------------------------------------------------------- what is right
+def test_a_plan_without_a_name_is_named_like_its_file(tmp_path: Path) -> None:
+    """Two files are two plans; a name in the file counts, and a file name that is no name of a plan does not."""
+    text = AGENTS + "tasks: [{id: t, agent: a, prompt: x}]\n"
+    names = {}
+    for file, lines in (
+        ("fix.yaml", text),
+        ("build.2.yml", text),
+        ("own.yaml", "workstream: release\n" + text),
+        ("à b.yaml", text),
+    ):
+        path = tmp_path / file
+        path.write_text(lines)
+        names[file] = load_plan(path).workstream
+    assert names == {"fix.yaml": "fix", "build.2.yml": "build.2", "own.yaml": "release", "à b.yaml": "plan"}
+
+
 def test_every_key_of_a_task_arrives(tmp_path: Path) -> None:
     """Every key of a task, a worker and a workstream is in the models."""
     plan = loaded(

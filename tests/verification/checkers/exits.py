@@ -81,6 +81,8 @@ class ExitChecker:
             self._check_times(asked, receipt, wall_s)
 
     def _check_fate(self, fate: ProcessFate, receipt: Receipt) -> None:
+        if not fate.pid and not fate.ended_by:  # the processes of a call, which could not be listed
+            return
         whose, known = fate.owner.partition(":")[0], self._all.get(fate.pid, [])
         mine = [one for one in known if one.session_id == whose]
         if not mine:

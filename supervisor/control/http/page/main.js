@@ -11,12 +11,11 @@ import { PlanView } from "./plan.js";
 import { Player } from "./player.js";
 import { Remote } from "./remote.js";
 import { RunsView } from "./runs.js";
-import { Stream } from "./stream.js";
+import { JOURNAL_WINDOW, Stream } from "./stream.js";
 import { Tree } from "./tree.js";
 import { Waiting } from "./waiting.js";
 
 const HISTORY_MAX = 60_000;
-const JOURNAL_MAX = 400_000;
 const PAINT_MS = 125; // words change at most eight times a second
 const BUILD = document.querySelector('meta[name="build"]').content;
 const SIZES = { tree: [300, 760], details: [280, 640] };
@@ -93,7 +92,7 @@ class App extends Component {
       if (one.entity_type === "turn" && (one.event === "PermissionRequested" || one.event === "PermissionAnswered")) this.askPermissions = true;
       if (one.entity_type === "turn" || one.entity_type === "task") this.settle(one);
     }
-    const most = this.isJournal() ? JOURNAL_MAX : HISTORY_MAX;
+    const most = this.isJournal() ? JOURNAL_WINDOW : HISTORY_MAX;
     if (this.history.length > most * 1.1) {
       this.history.splice(0, this.history.length - most);
       this.begin = this.history[0].seq - 1;
@@ -172,10 +171,10 @@ class App extends Component {
     return { from, to: Math.max(from + 1, this.isJournal() ? this.live.at : this.stream.now()) };
   }
 
-  /** The state as it was at a moment: folded anew, from the last checkpoint before it. */
+  /** Show the state as it was at a moment: folded on from the moment shown if that is earlier, else from the first record. */
   seek(t) {
     const { to } = this.extent();
-    if (t >= to - 0.05) return this.present();
+    if (t >= to) return this.present();
     const model = this.past && this.at !== null && t >= this.at && this.past !== this.live ? this.past : new Model();
     if (model !== this.past) model.seq = this.begin;
     let low = 0;
@@ -185,9 +184,8 @@ class App extends Component {
       if (this.history[mid].timestamp <= t) low = mid + 1;
       else high = mid;
     }
-    let i = 0;
-    if (model.seq > this.begin) i = Math.max(0, model.seq - this.begin);
-    while (i > 0 && this.history[i - 1]?.seq > model.seq) i--;
+    let i = low; // numbers of records may be missing, so the place is looked for
+    while (i > 0 && this.history[i - 1].seq > model.seq) i--;
     for (; i < low; i++) model.apply(this.history[i]);
     model.tick(t);
     this.past = model;
@@ -221,7 +219,7 @@ class App extends Component {
       if (t >= this.extent().to) {
         this.present();
       } else {
-        this.seekQuietly(t);
+        this.seek(t);
       }
     } else this.playedAt = 0;
     if (document.hidden) return;
@@ -232,11 +230,6 @@ class App extends Component {
       this.drawnAt = at;
       note(this.frames.draws, performance.now() - begin);
     } else if (this.playing) this.tree?.draw();
-  }
-
-  seekQuietly(t) {
-    this.seek(t);
-    this.playing = true;
   }
 
   eachSecond() {
@@ -597,7 +590,7 @@ function Banner({ app }) {
   if (stream.status === "ended") texts.push(["", "The supervisor has ended its sessions. The page goes on by itself when a supervisor runs here again."]);
   if (stream.state && stream.state.build !== BUILD) texts.push(["", html`The supervisor was upgraded to ${stream.state.version}, and this page is older. <button onClick=${() => location.reload()}>Reload</button>`]);
   if (stream.state && !stream.state.identified && stream.state.live) texts.push(["", "The supervisor cannot tell which program this browser is, so the page may only read. Start the browser outside of the supervisor and of containers."]);
-  if (app.begin > 0 && app.isJournal()) texts.push(["", `The journal is long: the page shows its last ${count(JOURNAL_MAX)} records.`]);
+  if (app.begin > 0 && app.isJournal()) texts.push(["", `The journal is long: the page shows its last ${count(JOURNAL_WINDOW)} records.`]);
   if (!app.isPresent() && !app.isJournal()) texts.push(["", html`This is the past. Commands can be given at the present only. <button onClick=${() => app.present()}>Back to live</button>`]);
   if (ui.notice) texts.push([ui.notice.bad ? "bad" : "", html`${ui.notice.text} <button class="plain" aria-label="Dismiss" onClick=${() => app.set({ notice: null })}>×</button>`]);
   return texts.length ? html`<div class="banners" role="alert">${texts.map(([kind, text], i) => html`<p key=${i} data-kind=${kind}>${text}</p>`)}</div>` : null;

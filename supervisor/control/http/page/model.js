@@ -59,7 +59,7 @@ export class Model {
       if (node.kind === "workstream") this.bornRun(node.id, { t: at, state: node.state, name: node.id });
       if (node.kind === "task") this.bornTask(node.id, { t: at, state: node.state, name: node.id.slice(node.id.indexOf("#") + 1) });
       const owner = this.sessions.get(sessionOf(node.id));
-      if (node.kind === "agent" && owner) owner.agents.push({ id: node.id, state: node.state, since: at, born: at, pid: null });
+      if (node.kind === "agent" && owner) owner.agents.push({ id: node.id, state: node.state, since: at, born: at, pid: null, visits: {} });
       if (node.kind === "turn" && owner) owner.turns.push(newTurn(node.id, at, node.state));
       if (node.kind === "tool" && above && owner) {
         const turn = owner.turns.find((one) => one.id === above);
@@ -214,7 +214,13 @@ export class Model {
     enter(turn, r, moves);
     if (moves) this.heard(s, r.timestamp);
     switch (r.event) {
-      case "tool_started": pushed(turn.calls, newCall(`${turn.id}:c${meta.number}`, turn.id, r.timestamp, meta), CALLS_MAX); break;
+      case "tool_started": {
+        const call = newCall(`${turn.id}:c${meta.number}`, turn.id, r.timestamp, meta);
+        const seeded = turn.calls.find((one) => one.id === call.id); // the tree had it before its record came
+        if (seeded) Object.assign(seeded, call);
+        else pushed(turn.calls, call, CALLS_MAX);
+        break;
+      }
       case "tool_completed": {
         const call = turn.calls.find((one) => one.call === meta.call_id && one.end === null);
         if (call) Object.assign(call, { end: r.timestamp, outcome: meta.outcome || "", reason: clean(meta.reason), abort: meta.abort_id || null });
@@ -262,10 +268,9 @@ export class Model {
     const s = this.sessions.get(sessionOf(r.entity_id));
     if (!s) return;
     let agent = s.agents.findLast((one) => one.id === r.entity_id);
-    if (!agent) pushed(s.agents, (agent = { id: r.entity_id, born: r.timestamp, state: "", pid: null, exit: null, visits: {} }), 20);
+    if (!agent) pushed(s.agents, (agent = { id: r.entity_id, born: r.timestamp, state: "", pid: null, visits: {} }), 20);
     enter(agent, r, moves);
     if (r.event === "process_started") agent.pid = meta.pid ?? null;
-    if (r.event === "agent_exited") agent.exit = { status: meta.status, by: meta.ended_by, killed: meta.killed || 0, survivors: meta.survivors || 0 };
     if (moves && r.to_status !== "dead") this.heard(s, r.timestamp);
     s.server = null;
     this.look(s, r.timestamp);

@@ -52,7 +52,7 @@ export class Player extends Component {
       <label class="speed"><span class="vh">Speed</span><select value=${app.speed} onChange=${(e) => app.setSpeed(Number(e.target.value))}>${[1, 5, 20, 100].map((one) => html`<option key=${one} value=${one}>${one}×</option>`)}</select></label>
       <div class="scrub"><canvas ref=${(one) => (this.canvas = one)} aria-hidden="true"></canvas>
         <i class="cursor" style=${{ left: `${((at - from) / (to - from || 1)) * 100}%` }}></i>
-        <input type="range" min=${from} max=${to} step="any" value=${at} aria-label="Moment that is shown" aria-valuetext=${moment(at)} onInput=${(e) => app.seek(Number(e.target.value))} /></div>
+        <input type="range" min=${from} max=${to} step="any" value=${at} aria-label="Moment that is shown" aria-valuetext=${moment(at)} onInput=${(e) => app.seek(Number(e.target.value) >= to - 0.05 ? Infinity : Number(e.target.value))} /></div>
       <div class="when"><b>${clock(now)}</b><span>record ${app.model.seq}</span></div>
       ${app.isJournal() ? "" : html`<button class="live" aria-pressed=${app.isPresent()} onClick=${() => app.act("present")}>${app.isPresent() ? "Live" : "Back to live"}</button>`}
     </footer>`;

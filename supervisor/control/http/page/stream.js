@@ -9,7 +9,7 @@ import { ApiError, errorOf, get } from "./api.js";
 
 const PAGE = 1000;
 /** Number of past records that a page reads when it opens; what is older is seen as it is now. */
-export const WINDOW = 30_000;
+const WINDOW = 30_000;
 export const JOURNAL_WINDOW = 300_000;
 const SILENT_S = 25; // two heartbeats and a half
 const RETRY_S = [1, 1, 2, 4, 8, 15];

@@ -69,7 +69,7 @@ async def test_a_browser_is_let_in_once(tmp_path: Path) -> None:
         cookie = await let_in(client, link)
         again = await client.post("/session", json={"secret": link.split("#")[1]})
         assert "run `supervisor ui`" in error(again, 401, "unauthenticated")["fix"]
-        client.headers["Cookie"] = cookie
+        client.headers["Cookie"] = f'theme={{"mode":"dark"}}; {cookie}'  # that of another program on this host
         assert (await client.get(f"{V1}/tree")).status_code == 200
         assert (await client.get(f"{V1}/page")).json()["live"] is True
         client.headers["Cookie"] = cookie[:-1]
