@@ -303,7 +303,8 @@ async def start_agent(
     cwd = str(sandbox.directory)
     report = sandbox.report() if watched else None
     variant, asking = sandbox.variant, sandbox.variant.asking if operator is not None else None
-    options = AgentOptions(guarded=operator is not None, mode=asking.mode if asking is not None else "")
+    mode = asking.mode if asking is not None else ""
+    options = AgentOptions(guarded=operator is not None, mode=mode, started=sandbox.agent)
     make_codec = codec_for(variant.adapter, mapping=variant.mapping, quirks=variant.quirks, agent_options=options)
     codec = make_codec()
     command = (*sandbox.command_of(asking), *arguments)

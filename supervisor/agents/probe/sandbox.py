@@ -27,6 +27,7 @@ class Sandbox:
         env: dict[str, str],
         variant: AgentVariant,
         without_login: Callable[[], Sandbox] | None = None,
+        agent: str = "",
     ) -> None:
         self.directory = root / "work"
         """Working directory of every process of the agent: agents store their conversations by working directory."""
@@ -35,6 +36,8 @@ class Sandbox:
         self.variant = variant
         self.root = root
         """Directory of all files of the sandbox."""
+        self.agent = agent
+        """Name of the agent in the catalogue."""
         self._reports = 0
         self.without_login = without_login
         """Function that makes a sandbox in which the agent knows the model server, but has no key."""
@@ -90,7 +93,7 @@ def make_sandbox(agent: KnownAgent, variant: AgentVariant, base_url: str, root: 
         **{name: value for name, value in model.items() if value},
     }
     without_login = partial(make_sandbox, agent, variant, base_url, root / "no-login", "")
-    return Sandbox(root, command, env, variant, without_login)
+    return Sandbox(root, command, env, variant, without_login, agent.name)
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

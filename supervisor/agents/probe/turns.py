@@ -51,7 +51,8 @@ async def turn(trial: Trial) -> list[ProbeResult]:
         took_s = time.monotonic() - began
         calls = [one for one in agent.said if isinstance(one, ToolClosed)]
         made = trial.file("turn.txt").exists()
-        good = ended.stop == "end_turn" and [one.outcome for one in calls] == ["completed"] and made
+        reports = trial.sandbox.variant.adapter != "command"  # whose protocol is the prompt alone
+        good = ended.stop == "end_turn" and made and (not reports or [one.outcome for one in calls] == ["completed"])
         done = "" if made else ", THE TOOL DID NOT RUN"
         error = f": {ended.error[:80]}" if ended.error else ""
         found = f"{ended.stop} after {took_s:.1f} s, {len(calls)} tool calls reported{done}{error}"
