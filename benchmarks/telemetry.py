@@ -3,8 +3,9 @@
 Sessions with function agents make turns with calls, with the journal on the disk. The kinds of telemetry take turns. In
 each run the time of the listener, which is all that telemetry does for a record, is measured by itself: the ratio is
 the time of the run divided by that time without the listener, and holds on a busy machine too, where two runs differ by
-half. For traces an SDK makes the spans, and nothing exports them: what an exporter costs is its own affair. Run:
-``python -m benchmarks.telemetry``.
+half. For traces an SDK makes the spans, and nothing exports them: what an exporter costs is its own affair. With
+nothing configured there is no listener, and what is left for a record is a look at the empty list of listeners; that is
+timed by itself. Run: ``python -m benchmarks.telemetry``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+import timeit
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,9 +45,11 @@ class Cost(NamedTuple):
         return self.whole_us / (self.whole_us - self.listener_us)
 
 
+LOOKS: Final = 100_000
 FULL: Final = Effort(7, 5, 10, 5)
 SHORT: Final = Effort(1, 2, 2, 1)
 KINDS: Final[Mapping[str, tuple[TelemetryConfig, float]]] = {
+    "nothing": (TelemetryConfig(), 1.001),
     "metrics": (TelemetryConfig(metrics=True), 1.05),
     "traces": (TelemetryConfig(traces=True), 1.15),
     "all": (TelemetryConfig(metrics=True, traces=True, files=True), 1.2),
@@ -63,12 +67,14 @@ async def measure_run(telemetry: TelemetryConfig, folder: Path, effort: Effort) 
 
     settings = Settings(telemetry=telemetry)
     async with open_supervisor(folder, agents={"agent": agent}, settings=settings, control=False) as sup:
-        [listen] = sup.core.listeners
+        listeners = tuple(sup.core.listeners)
+        assert bool(listeners) == telemetry.is_on
         spent: list[float] = []
 
         def timed(record: LifecycleEvent) -> None:
             since = time.thread_time()
-            listen(record)
+            for listen in listeners:
+                listen(record)
             spent.append(time.thread_time() - since)
 
         async def prompt(name: str) -> None:
@@ -82,7 +88,19 @@ async def measure_run(telemetry: TelemetryConfig, folder: Path, effort: Effort) 
             async with anyio.create_task_group() as group:
                 for number in range(effort.sessions):
                     group.start_soon(prompt, f"s{number}")
-        return Cost(per_us(watch.spent_s, len(spent)), per_us(sum(spent), len(spent)))
+        listening_us = per_us(sum(spent), len(spent)) if listeners else empty_us()
+        return Cost(per_us(watch.spent_s, len(spent)), listening_us)
+
+
+def empty_us() -> float:
+    """Return the microseconds of a look at an empty list of listeners."""
+    listeners: list[Callable[[], None]] = []
+
+    def publish() -> None:
+        for listen in tuple(listeners):
+            listen()
+
+    return timeit.timeit(publish, number=LOOKS) / LOOKS * 1e6
 
 
 def measure(effort: Effort, folder: Path) -> None:
@@ -97,7 +115,7 @@ def measure(effort: Effort, folder: Path) -> None:
         listener_us = statistics.median(one.listener_us for one in costs)
         ratios = [one.ratio for one in costs]
         row = "".join(f"{one:>8.3f}" for one in (statistics.median(ratios), min(ratios), max(ratios)))
-        print(f"{name:<12}{whole_us:>10.1f}{listener_us:>10.1f}{row}{KINDS[name][1]:>8.2f}")
+        print(f"{name:<12}{whole_us:>10.1f}{listener_us:>10.1f}{row}{KINDS[name][1]:>8.3f}")
 
 
 def use_sdk() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,8 +28,8 @@ from supervisor.cli.rendering import json_text
 from supervisor.cli.sessions import operator, send_request
 from supervisor.control.error_messages import BadInput, ControlError, NotRunning
 from supervisor.control.ping import Unreachable
-from supervisor.control.requests import CancelRun, Submit
-from supervisor.journal.statedir import StateDir
+from supervisor.control.requests import CancelRun, Request, Submit
+from supervisor.journal.statedir import LockHolder, StateDir
 from supervisor.lifecycles.types import Kind
 from supervisor.plans.source import BYTES_MAX
 
@@ -124,19 +124,8 @@ def send_to_daemon(
         BadInput: no supervisor runs on the state directory, or there is no such run.
         ControlError: the daemon refuses, or cannot be reached.
     """
-    until_s, is_told = time.monotonic() + START_S, False
     try:
-        while True:
-            try:
-                return send_request(state_dir, request, waiting)
-            except Unreachable:
-                holder = StateDir(state_dir).lock_holder()
-                if (holder is not None and not holder.is_daemon) or time.monotonic() > until_s:
-                    raise
-                if not is_told:
-                    is_told = True
-                    warn(f"the daemon on {state_dir} is starting or ending: waiting for it")
-                time.sleep(LOOK_AGAIN_S)
+        return send_when_started(state_dir, request, waiting, is_awaited=lambda holder: holder.is_daemon)
     except NotRunning:
         raise BadInput(f"no daemon runs on {state_dir}: start one with `supervisor serve`") from None
     except ControlError as error:
@@ -144,6 +133,31 @@ def send_to_daemon(
             raise
         run = request.run if isinstance(request, CancelRun) else request.resume
         raise BadInput(f"run {run!r} is not in the journal; `supervisor runs` lists the runs") from None
+
+
+def send_when_started(
+    state_dir: Path, request: Request, waiting: str = "", *, is_awaited: Callable[[LockHolder], bool]
+) -> dict[str, Any]:
+    """Send a request; wait for a supervisor that has no control socket yet, if *is_awaited* says so of the process that
+    holds the state directory.
+
+    Raises:
+        NotRunning: no supervisor runs on the state directory.
+        ControlError: the supervisor refuses, or cannot be reached.
+    """
+    until_s, is_told = time.monotonic() + START_S, False
+    while True:
+        try:
+            return send_request(state_dir, request, waiting)
+        except Unreachable:
+            holder = StateDir(state_dir).lock_holder()
+            if (holder is not None and not is_awaited(holder)) or time.monotonic() > until_s:
+                raise
+            if not is_told:
+                is_told = True
+                what = "daemon" if holder is None or holder.is_daemon else "supervisor"
+                warn(f"the {what} on {state_dir} is starting or ending: waiting for it")
+            time.sleep(LOOK_AGAIN_S)
 
 
 def _text(plan: Path | None) -> str | None:

@@ -40,7 +40,7 @@ _EVENT_BYTES_MAX: Final = 8 * 1024 * 1024
 _WORDS: Final[Mapping[str, str]] = {
     DeliveryAccepted.spelled or "": "accepted",
     DeliveryQueued.spelled or "": "queued",
-    DeliveryRefused.spelled or "": "nothing",
+    DeliveryRefused.spelled or "": "refused",
     RunStarted.spelled or "": "started",
     StartFailed.spelled or "": "failed",
     RunEnded.spelled or "": "ended",
@@ -168,12 +168,13 @@ def next_command(name: str, state_dir: Path, workdir: Path, as_json: bool) -> No
 
 # --------------------------------------------------------------------------------------------------------------- test
 class _Trial(NamedTuple):
-    """Result of a trial: what the event would start, the values and the prompts of the tasks; or why nothing."""
+    """Result of a trial: what the event would start, the values and the prompts of the tasks; or the reason why the
+    delivery would be refused."""
 
     starts: str
     values: Mapping[str, str]
     prompts: Mapping[str, str]
-    nothing: str = ""
+    refused: str = ""
 
 
 @triggers_group.command("test", epilog=examples("supervisor triggers test push --event push.json"))
@@ -195,12 +196,12 @@ def test_command(
         trial = _try(one, _document(event_file), event_name, known, workdir.resolve())
     if as_json:
         say(json_text(trial._asdict()))
-    elif trial.nothing:
-        say(f"starts nothing: {trial.nothing}")
+    elif trial.refused:
+        say(f"refused: {trial.refused}")
     else:
         say(f"starts {trial.starts}")
         say("\n".join(f"--- prompt of {task}\n{prompt}" for task, prompt in trial.prompts.items()))
-    if trial.nothing:
+    if trial.refused:
         click.get_current_context().exit(1)
 
 
@@ -244,12 +245,14 @@ def _try(definition: Definition, document: Mapping[str, Any], event: str, known:
 @state_dir_option
 @json_option
 def history_command(name: str | None, state_dir: Path, as_json: bool) -> None:
-    """Print every delivery that is in the journal, with what it started, or why nothing; the newest last."""
+    """Print every delivery that is in the journal, with what it started, or why it was refused; the newest last.
+    Requests to webhooks that are not there have no TRIGGER."""
     found: list[tuple[str, LifecycleEvent]] = []
     with open_journal(state_dir) as (_, reader):
         named = {row.id: str(data_of(row)["name"]) for row in reader.entities() if row.kind == Kind.TRIGGER}
         if name is not None and name not in named.values():
-            raise BadInput(f"NAME: {name!r} has no records; the triggers are {', '.join(named.values()) or 'none'}")
+            names = ", ".join(one for one in named.values() if one) or "none"
+            raise BadInput(f"NAME: {name!r} has no records; the triggers are {names}")
         for entity_id, trigger in named.items():
             if name in (None, trigger):
                 found += [(trigger, one) for one in reader.events(entity_id) if one.event in _WORDS]
@@ -259,7 +262,7 @@ def history_command(name: str | None, state_dir: Path, as_json: bool) -> None:
         say(json_text(lines))
     else:
         heads = ("TIME", "TRIGGER", "DELIVERY", "OUTCOME", "RUN", "WHY")
-        rows = [[clock(one["time"]), *(str(one[key]) for key in [*one][1:])] for one in lines]
+        rows = [[clock(one["time"]), *(str(one[key]) or "-" for key in [*one][1:])] for one in lines]
         say(columns(heads, rows))
 
 

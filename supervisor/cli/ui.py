@@ -15,10 +15,12 @@ import click
 from supervisor.cli.lookup import open_journal
 from supervisor.cli.options import DEFAULT, STATE_DIR, NonEmptyPath, examples, say
 from supervisor.cli.rendering import json_text
-from supervisor.cli.sessions import operator, send_request
+from supervisor.cli.sessions import operator
+from supervisor.cli.submit import send_when_started
 from supervisor.control.error_messages import BadInput, NotRunning
 from supervisor.control.requests import Page
-from supervisor.embedding.journals import read_state
+from supervisor.embedding.journals import open_file, read_state
+from supervisor.journal.statedir import LockHolder
 
 
 @click.command("ui", epilog=examples("supervisor ui", "supervisor ui --no-browser", "supervisor ui old/.sdd"))
@@ -35,9 +37,14 @@ def ui_command(state_dir: Path, browser: bool | None, as_json: bool) -> None:
         browser = sys.stdout.isatty() and any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     announce = partial(_announce, browser=browser, as_json=as_json)
     try:
-        announce(send_request(state_dir, Page(by=operator()))["url"])
+        announce(send_when_started(state_dir, Page(by=operator()), is_awaited=_is_starting)["url"])
     except NotRunning:
         _serve_journal(state_dir, announce)
+
+
+def _is_starting(holder: LockHolder) -> bool:
+    """Return whether a supervisor has no control socket yet: a daemon, or that of a run."""
+    return holder.is_daemon or holder.starting
 
 
 def _announce(url: str, *, browser: bool, as_json: bool) -> None:
@@ -58,6 +65,6 @@ def _serve_journal(state_dir: Path, announce: Any) -> None:
         from supervisor.control.http.journal_page import serve_journal
     except ModuleNotFoundError as error:
         raise BadInput(f"ui: {error.name} is not installed; pip install 'supervisor-runtime[http]'") from None
-    with open_journal(state_dir) as (state, _):
-        pass  # of another version, or damaged: an error with the fix, before a page is served
+    with open_journal(state_dir) as (state, _), open_file(state.journal) as history:
+        history.check_archives()  # of another version, or damaged: an error with the fix, before a link is printed
     anyio.run(serve_journal, partial(read_state, state), state, announce)

@@ -34,7 +34,7 @@ from supervisor.embedding.runtime import reconfigure
 from supervisor.host.api import Supervisor
 from supervisor.host.factories import profile_of
 from supervisor.host.supervision import SupervisorCore
-from supervisor.lifecycles.types import Kind
+from supervisor.lifecycles.types import Kind, RecordId
 from supervisor.plans import Plan, Settings
 from supervisor.plans.daemon_control import Hooks, PlanRequest, SubmittedPlan
 from supervisor.plans.recorded import plain_plan, recalled_plan
@@ -155,8 +155,8 @@ class Daemon:
         return recalled_plan({**stored.plan, "tasks": [*stored.plan["tasks"], *added]}, _no_function)
 
     # ------------------------------------------------------------------ plans
-    async def submit(self, request: PlanRequest) -> SubmittedPlan:
-        """Implement ``DaemonControl.submit``."""
+    async def submit(self, request: PlanRequest, cause: RecordId | None = None) -> SubmittedPlan:
+        """Implement ``DaemonControl.submit``; *cause* is the record from which a new run follows."""
         await self._begun.wait()
         if self.ending.is_set():
             raise Refused("no plan is taken: the daemon is ending; submit it again when it has been started again")
@@ -169,7 +169,7 @@ class Daemon:
             assert request.resume is not None, "the request has been checked"
             stored = await self._recorded(request.resume, request.environment, request.directory, request.by)
             plan = recalled_plan(stored.plan, _no_function)
-        handle = await self._begin(plan, stored, request.key, request.resume, is_recorded=is_recorded)
+        handle = await self._begin(plan, stored, request.key, request.resume, is_recorded=is_recorded, cause=cause)
         return SubmittedPlan(run=handle.run_id, notes=tuple(_notes(plan, self._config)))
 
     def read_request(self, request: PlanRequest) -> Plan:
@@ -269,13 +269,14 @@ class Daemon:
         *,
         is_recorded: bool,
         token: str = "",
+        cause: RecordId | None = None,
     ) -> PlanHandle:
         """Begin a run, or continue the run *resume*, and return its handle when it is on the disk. *token* is that of
         *stored*, if it was stored before."""
         setup, is_new = self._setup_of(plan, stored), not token
         token = token or await anyio.to_thread.run_sync(self._store.add, stored)
         origin, hidden = stored.origin(token) if is_new else None, frozenset(stored.variables)
-        given = Submission(setup=setup, origin=origin, hidden=hidden, is_recorded=is_recorded)
+        given = Submission(setup=setup, origin=origin, hidden=hidden, is_recorded=is_recorded, cause=cause)
         submissions = self._core.part(Submissions)
         try:
             handle = await submissions.submit(self._sup, plan, key, resume, given)

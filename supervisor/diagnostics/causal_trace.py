@@ -9,7 +9,9 @@ printed from the root to the last change.
 Other records belong to a step of the spine without being its cause. They are its annotations:
 
 * the abort that the record names (``abort_id``), with the policy edges that the abort crossed on its way;
-* facts after the last change that name the last termination stage, and causes that came too late.
+* facts after the last change that name the last termination stage, and causes that came too late;
+* the delivery of a trigger that has started the run in question, if the causes do not lead to it: those of a run that
+  another supervisor goes on with begin there.
 
 Example (``lead/docs`` was ended by an abort of ``lead`` with scope SESSION)::
 
@@ -37,6 +39,7 @@ import msgspec
 
 from supervisor.diagnostics.cause_sentence import cause_sentence
 from supervisor.lifecycles.task import Claimed, StepFreed, StepHeld, task_end
+from supervisor.lifecycles.trigger import DeliveryAccepted
 from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import ABORT_RECORD, Kind, LifecycleEvent, RecordId
 from supervisor.ports import Reader
@@ -111,6 +114,7 @@ class RecordRole(StrEnum):
     END = "end"
     STAGE = "rung"
     LATER = "later cause"
+    DELIVERY = "delivery"
 
 
 class Annotation(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +165,9 @@ def why(records: Records, entity_id: str) -> Explanation:
     last = _last_change(records, entity_id)
     spine, missing = _spine(records, last)
     later = _later_records(records, entity_id, last)
+    delivery = _delivery_of(records, entity_id)
+    if delivery is not None:
+        later.append(Annotation(role=RecordRole.DELIVERY, record=delivery))
     aborts = _aborts(records)
     shown = {one.seq for one in spine}
     steps = [SpineStep(role=_role(one), record=one, branches=_annotations(one, aborts, shown)) for one in spine]
@@ -175,7 +182,7 @@ def why(records: Records, entity_id: str) -> Explanation:
     root = None if missing is not None else spine[0]
     return Explanation(
         entity_id=entity_id,
-        sentence=cause_sentence(entity_id, spine, missing, _end_of_task(records, entity_id)),
+        sentence=cause_sentence(entity_id, spine, missing, _end_of_task(records, entity_id), delivery),
         root=root,
         roots=len(found),
         missing=missing,
@@ -216,6 +223,15 @@ def _end_of_task(records: Records, session_id: str) -> str:
         return ""
     last = [one for one in own if _changes_state(one)][-1]
     return task_end(last.to_status, str(last.metadata.get("outcome") or ""))
+
+
+def _delivery_of(records: Records, run: str) -> LifecycleEvent | None:
+    """Return the record of the delivery that has started *run*; ``None`` if it is no run, or no trigger has."""
+    born = next(iter(records.events(run)), None)
+    if born is None or born.entity_type != Kind.WORKSTREAM or born.cause_id is None:
+        return None
+    cause = records.record(born.cause_id)
+    return cause if cause is not None and cause.event == DeliveryAccepted.spelled else None
 
 
 def _task_of(records: Records, session_id: str) -> str:

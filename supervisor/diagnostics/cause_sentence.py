@@ -1,13 +1,15 @@
 """Explain the last change of an entity in one sentence: what happened, and the root cause. Pure.
 
 The sentence is made from the chain of causes. Its cause is the decision at the root, if somebody has decided the
-change: a person, a signal, a budget. A chain that begins with the start of a run has no decision. Then the cause is the
-reason of the change, and if another task failed on the way, the failure of that task::
+change: a person, a signal, a budget. A chain that begins with the start of a run, or with the delivery that has started
+it, has no decision. Then the cause is the reason of the change, and if another task failed on the way, the failure of
+that task. Of a run that a trigger has started, the sentence also names the delivery::
 
     task r1#fix was aborted at 12:00:05: operator:ann aborted session fix at 12:00:04: too slow.
     session bad failed at 12:00:05: exit status 3.
     task r1#after was blocked at 12:00:06: it depends on bad, which did not complete; task r1#bad failed at 12:00:05:
     exit status 3.
+    run r7 failed at 12:00:07: 1 of its tasks failed; trigger @push started it at 12:00:00 for delivery 7:d1.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Final
 from supervisor.diagnostics.state_times import time_of_day
 from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import SESSION_ENDS, Task, TaskEnd, task_end
+from supervisor.lifecycles.trigger import DeliveryAccepted
 from supervisor.lifecycles.turn import split_call
 from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
 from supervisor.lifecycles.workstream import SettledWithFailures, Workstream
@@ -36,7 +39,11 @@ _REAPED: Final = "agent_reaped"
 
 
 def cause_sentence(
-    entity_id: str, spine: Sequence[LifecycleEvent], missing: RecordId | None, end_of_task: str = ""
+    entity_id: str,
+    spine: Sequence[LifecycleEvent],
+    missing: RecordId | None,
+    end_of_task: str = "",
+    delivery: LifecycleEvent | None = None,
 ) -> str:
     """Return the sentence about the last change of *entity_id*.
 
@@ -45,19 +52,29 @@ def cause_sentence(
         spine: the chain of causes, from the root to the last change.
         missing: the number of a cause that the journal lacks, or ``None``.
         end_of_task: the word for the end of the task for which a session has worked until the end of the task.
+        delivery: the record of the delivery of a trigger that has started the run *entity_id*.
     """
     last = _last(spine)
     end = _end(entity_id, last)
     end = end and (end_of_task or end)
     state = last.to_status if split_call(entity_id)[1] is None else "open"
     when = f"{_verb(end)} at" if end else f"is {state} since"
-    is_decided = missing is None and spine[0].outcome != "born"
+    is_decided = missing is None and not _starts_run(spine[0])
     causes = list(dict.fromkeys(_causes(entity_id, spine, last, end, is_decided=is_decided)))
     if missing is not None:
         causes.append(f"the journal does not hold record {missing}, which caused the first one")
+    elif delivery is not None:
+        found = delivery.metadata.get("delivery")
+        trigger, at = _name(delivery.entity_id, delivery), time_of_day(delivery.timestamp)
+        causes.append(f"{trigger} started it at {at} for delivery {found}")
     elif not causes:
         causes = [f"{last.event} by {last.actor or 'an unnamed actor'}"]
     return f"{_name(entity_id, last)} {when} {time_of_day(last.timestamp)}: {'; '.join(causes).rstrip('.')}."
+
+
+def _starts_run(record: LifecycleEvent) -> bool:
+    """Return whether a chain that begins with *record* begins with the start of a run: nobody has decided its end."""
+    return record.outcome == "born" or record.event == DeliveryAccepted.spelled
 
 
 def _last(spine: Sequence[LifecycleEvent]) -> LifecycleEvent:

@@ -165,6 +165,18 @@ class History:
                 found = msgspec.structs.replace(found, problem=_CHANGED)
             yield found
 
+    def check_archives(self) -> None:
+        """Check that each archive is there, and is the file that the journal names; nothing in it is checked.
+
+        Raises:
+            JournalDamaged: one is missing, or another file.
+            JournalUnavailable: one cannot be read now.
+        """
+        self._readers()
+        for name, digest in self._live.archives().items():
+            if digest_of(self._folder / name) != digest:
+                raise JournalDamaged(f"{self._folder / name}: {_CHANGED}; put the file back that was archived")
+
     def close(self) -> None:
         self._open.close()
 

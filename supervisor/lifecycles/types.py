@@ -16,6 +16,9 @@ INTEGER_MAX: Final = 2**63 - 1
 ABORT_RECORD: Final = "AbortRecord"
 """Name of the fact that says what an abort ends and why, and of the fact for each policy edge that the abort crosses.
 The journal has an index of these records."""
+ACTOR_LOST: Final = "ActorLost"
+"""Name of the fact that a session's actor crashed. The requests of that session received this as their reply; the
+session is never continued."""
 
 
 class Kind(StrEnum):

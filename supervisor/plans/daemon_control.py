@@ -75,6 +75,10 @@ class Hooks(Protocol):
         """Record that a request was refused unread."""
         ...
 
+    def note_unknown(self, name: str) -> None:
+        """Record that a request has named a webhook that there is not."""
+        ...
+
 
 class DaemonControl(Protocol):
     """Control of a daemon."""

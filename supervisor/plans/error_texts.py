@@ -172,6 +172,8 @@ def _known_keys(key: str, model: type[BaseModel] | None) -> str:
 
 
 def _wanted(path: FieldPath) -> str:
+    if not path:
+        return "a mapping of keys to values"
     field = next((part for part in reversed(path) if isinstance(part, str)), "")
     if field in ("tasks", "subtasks", "") and isinstance(path[-1], int):
         return "a task, for example {id: hello, agent: helper, prompt: '@say hello'}"

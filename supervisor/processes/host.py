@@ -498,4 +498,4 @@ class ShimHost:
                 await self.fork_server.replace_lost()
             if self.fork_server.was_lost:
                 await anyio.sleep_until(began_s + FOLLOW_S)
-            self.unidentified()
+            self.fork_server.losses.follow()

@@ -222,9 +222,9 @@ class Losses:
             self._sessions_missing = missing
 
     def unidentified(self) -> tuple[UnidentifiedProcess, ...]:
-        """Return the unidentified processes that still run."""
-        self.follow()
-        return tuple(self._unidentified.values())
+        """Return the unidentified processes that still run, as of the last :meth:`follow`. Nothing is changed: the call
+        may come from any thread."""
+        return tuple(one for process, one in list(self._unidentified.items()) if is_running(process))
 
 
 def _described(pid: int, since: float, sessions: tuple[str, ...]) -> UnidentifiedProcess:

@@ -11,11 +11,10 @@ from typing import assert_never
 
 from actors import Abandoned, ActorCrashed, CancelSwallowed, DeadLetter, KernelEvent, Paused
 from supervisor.lifecycles.events import FatalError, OperatorStop
-from supervisor.lifecycles.types import CancelMode
+from supervisor.lifecycles.types import ACTOR_LOST, CancelMode
 from supervisor.ports import Outcome
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.journal_state import LOST
 from supervisor.sessions.live_session import LiveSession, SessionPhase
 from supervisor.sessions.pending_requests import PendingRequests
 from supervisor.sessions.registry import SessionRegistry
@@ -52,7 +51,7 @@ class ActorFailures:
             cause = KERNEL
             with suppress(TypeError):  # the entity's data may be the reason of the crash
                 if entity is not None:
-                    cause = KERNEL._replace(seq=entity.record_fact(LOST, KERNEL, {"error": repr(error)}).seq)
+                    cause = KERNEL._replace(seq=entity.record_fact(ACTOR_LOST, KERNEL, {"error": repr(error)}).seq)
             self._end(session, f"the session's actor crashed: {error!r}", cause)
         elif entity is not None:
             self._registry.remove_crashed(entity)

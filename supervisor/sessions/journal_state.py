@@ -17,6 +17,7 @@ from supervisor.lifecycles.effects import SupervisorEffect, decode_effect
 from supervisor.lifecycles.entity_types import LIFECYCLES
 from supervisor.lifecycles.record_ids import id_before, record_of_effect
 from supervisor.lifecycles.types import (
+    ACTOR_LOST,
     BEGINNING,
     OWN_ABORTS,
     AbortPolicy,
@@ -40,9 +41,6 @@ PLACED = "Placed"
 settings."""
 RESUMED = "Resumed"
 """Name of the fact that a session is continued by another supervisor."""
-LOST = "ActorLost"
-"""Name of the fact that a session's actor crashed. The requests of that session received this as their reply; the
-session is never continued."""
 
 CLAIMED_BY = 8
 """Number of first records of a turn that are searched for its claim: a turn is claimed for its prompt right after its
@@ -187,7 +185,7 @@ class SessionHistory:
                 self.aborts.append(record)
             case "AbortJoined":
                 self._join(record)
-            case "ActorLost":
+            case _ if record.event == ACTOR_LOST:
                 self.lost = True
             case "Usage" | "Budgeted" | "ModelTrouble":
                 self.budget = self.budget.apply(fact)

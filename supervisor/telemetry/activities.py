@@ -37,6 +37,8 @@ from supervisor.lifecycles.session import Session
 from supervisor.lifecycles.task import SESSION_ENDS, Task, task_end
 from supervisor.lifecycles.turn import Turn
 from supervisor.lifecycles.types import (
+    ABORT_RECORD,
+    ACTOR_LOST,
     AbortReason,
     AbortScope,
     Kind,
@@ -227,7 +229,7 @@ class ActivityTracker:
         taker = self._takers.get(record.entity_type)
         if taker is None or record.outcome in ("refused", "stale"):
             return NOTHING
-        if record.event == "AbortRecord" and record.outcome == "fact":
+        if record.event == ABORT_RECORD and record.outcome == "fact":
             return list(self._abort(record))
         return taker(record)
 
@@ -258,7 +260,7 @@ class ActivityTracker:
             case "Ended":
                 session.stage, session.survivors = str(fact.get("rung", "")), fact.get("survivors", 0)
                 return list(self._session_ends(session, record))
-            case "ActorLost":  # its last record
+            case _ if record.event == ACTOR_LOST:  # its last record
                 session.outcome, session.error = "failed", "actor_lost"
                 return list(self._session_ends(session, record))
             case _ if record.event == USAGE and record.outcome == "fact":

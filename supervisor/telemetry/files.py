@@ -3,9 +3,10 @@
 The files are an export for programs that read files; the journal and its archives are the one history, and nothing
 reads these files back. ``docs/how-to/telemetry.md`` has the fields.
 
-Lines wait in memory for a thread, since neither an abort nor a record may wait for a disk; at most ``WAITING_MAX`` of
-them. A line that finds no room, or that cannot be written, is lost; that is logged once, until lines are written again.
-A file that a line would make larger than ``FILE_BYTES_MAX`` is renamed first: ``metrics.jsonl`` to ``metrics.1.jsonl``,
+Activities wait in memory for a thread, which makes their lines and writes them, since neither an abort nor a record may
+wait for that; at most ``WAITING_MAX`` of them. A line that finds no room, or that cannot be written, is lost: a failing
+disk is logged once, until lines are written again, and then, or at the end, the number of lost lines is. A file that a
+line would make larger than ``FILE_BYTES_MAX`` is renamed first: ``metrics.jsonl`` to ``metrics.1.jsonl``,
 and so on; ``FILES_MAX`` files are kept.
 """
 
@@ -24,7 +25,7 @@ from supervisor.telemetry.activities import Activity, ActivityKind
 
 FILE_BYTES_MAX: Final = 16 * 1024 * 1024
 FILES_MAX: Final = 5
-WAITING_MAX: Final = 10_000
+WAITING_MAX: Final = 5_000
 VERSION: Final = 1
 """Version of the fields, in each line."""
 
@@ -90,38 +91,47 @@ class TelemetryFiles:
 
     def __init__(self, metrics: Path, traces: Path) -> None:
         self._metrics, self._traces = metrics / "metrics.jsonl", traces / "traces.jsonl"
-        self._waiting: deque[tuple[Path, bytes]] = deque()
+        self._waiting: deque[tuple[Activity, str]] = deque()
+        self._left_out = 0
+        """Number of lines that have found no room since the last write."""
         self._lost = 0
+        """Number of lost lines that the log does not have yet."""
         self._is_failing = False
 
-    def add(self, activity: Activity, trace_id: str = "") -> None:
-        """Add the lines of an activity that has ended; they are written later."""
+    def add(self, activity: Activity, trace_id: str = "") -> bool:
+        """Add an activity that has ended, whose lines are written later; return whether it has lines."""
         if activity.kind not in _LISTED:
-            return
+            return False
         if len(self._waiting) >= WAITING_MAX:
-            self._lost += 2
-            return
-        self._waiting.append((self._metrics, _encode(metrics_line(activity)) + b"\n"))
-        self._waiting.append((self._traces, _encode(traces_line(activity, trace_id)) + b"\n"))
+            self._left_out += 2
+        else:
+            self._waiting.append((activity, trace_id))
+        return True
 
-    def write(self) -> None:
-        """Write the lines that wait."""
-        found: dict[Path, list[bytes]] = {}
+    def write(self, *, is_last: bool = False) -> int:
+        """Write the lines that wait, and return how many were lost since the last call."""
+        found: dict[Path, list[bytes]] = {self._metrics: [], self._traces: []}
+        lost, self._left_out = self._left_out, 0
         while self._waiting:
-            path, line = self._waiting.popleft()
-            found.setdefault(path, []).append(line)
-        problem = ""
+            activity, trace_id = self._waiting.popleft()
+            found[self._metrics].append(_encode(metrics_line(activity)) + b"\n")
+            found[self._traces].append(_encode(traces_line(activity, trace_id)) + b"\n")
+        failed, problem = None, ""
         for path, lines in found.items():
             try:
-                _append(path, b"".join(lines))
+                if lines:
+                    _append(path, b"".join(lines))
             except OSError as error:
-                self._lost, problem = self._lost + len(lines), str(error)
-        if problem and not self._is_failing:
-            _log.warning("a telemetry file cannot be written: its lines are left out", why=problem)
-        elif found and self._is_failing and not problem:
-            _log.warning("the telemetry files can be written again", lost_lines=self._lost)
+                lost, failed, problem = lost + len(lines), path, str(error)
+        if failed is not None and not self._is_failing:
+            fix = f"let this user write {failed.parent}, and free space on its disk; or set telemetry.files to false"
+            _log.warning("a telemetry file cannot be written: its lines are left out", why=problem, fix=fix)
+        self._lost += lost
+        if self._lost and (failed is None or is_last):
+            _log.warning("lines of the telemetry files were left out", lost_lines=self._lost)
             self._lost = 0
-        self._is_failing = bool(problem) if found else self._is_failing
+        self._is_failing = failed is not None
+        return lost
 
 
 def _append(path: Path, data: bytes) -> None:

@@ -87,6 +87,7 @@ METRICS: Final = {
             ("agent", "plan", "type"),
         ),
         Metric("supervisor_cost_usd_total", "counter", "US dollars that agents have reported.", ("agent", "plan")),
+        Metric("supervisor_telemetry_lines_lost_total", "counter", "Lines that the telemetry files lack."),
         Metric("supervisor_permissions_total", "counter", "Permission requests that were answered.", ("decision",)),
         # measured at each commit
         Metric(

@@ -17,6 +17,7 @@ import anyio.to_thread
 import msgspec
 from anyio.abc import TaskStatus
 
+from actors.waiting import any_of
 from supervisor.host.supervision import SupervisorCore
 from supervisor.journal.statedir import StateDir
 from supervisor.lifecycles.types import Kind, LifecycleEvent
@@ -49,7 +50,7 @@ TRACED: Final = "Traced"
 FLUSH_S: Final = 2.0
 """Seconds that the export of the last spans may hold up the end of the supervisor."""
 WRITE_S: Final = 0.5
-"""Seconds between two writes of the files."""
+"""Seconds for which a write of the files waits for more lines."""
 _FOUND: Final = {
     Kind.WORKSTREAM.value: ActivityKind.RUN,
     Kind.TASK.value: ActivityKind.TASK,
@@ -78,6 +79,8 @@ class Telemetry:
         self._core, self._spans = core, spans
         self.figures = Figures() if config.metrics else None
         self._files = TelemetryFiles(state.metrics, state.traces) if config.files and state is not None else None
+        self._has_lines = anyio.Event()
+        """Set when an activity with lines has ended; then another one takes its place."""
         self._unnamed: dict[str, Activity] = {}
         """Runs and sessions that were found, and whose new trace is not on record yet."""
         self._tracker = ActivityTracker(self._place_of, keeps_parts=self._files is not None)
@@ -125,8 +128,8 @@ class Telemetry:
                 self._note_trace(change.activity)
         if self.figures is not None:
             self.figures.apply(change, trace_id)
-        if self._files is not None and isinstance(change, Ended):
-            self._files.add(change.activity, trace_id)
+        if self._files is not None and isinstance(change, Ended) and self._files.add(change.activity, trace_id):
+            self._has_lines.set()
 
     def _note_trace(self, activity: Activity) -> None:
         """Record the trace of an activity that may outlive this supervisor."""
@@ -211,11 +214,18 @@ class Telemetry:
         task_status.started()
         logs.add_context(self.context_of)
         while self._files is not None and not closing.is_set():
-            with anyio.move_on_after(WRITE_S):
+            await any_of(self._has_lines, closing)
+            with anyio.move_on_after(WRITE_S):  # more may end meanwhile
                 await closing.wait()
-            await anyio.to_thread.run_sync(self._files.write)
+            self._has_lines = anyio.Event()
+            await self._write(self._files)
         await closing.wait()
         await self.close()
+
+    async def _write(self, files: TelemetryFiles, *, is_last: bool = False) -> None:
+        lost = await anyio.to_thread.run_sync(partial(files.write, is_last=is_last))
+        if lost and self.figures is not None:
+            self.figures.count("supervisor_telemetry_lines_lost_total", by=lost)
 
     async def close(self) -> None:
         self.stop()
@@ -229,7 +239,7 @@ class Telemetry:
                     "the last spans were not exported in time: the collector is away, or slow", within_s=FLUSH_S
                 )
         if self._files is not None:
-            await anyio.to_thread.run_sync(self._files.write)
+            await self._write(self._files, is_last=True)
 
 
 class TelemetrySlot:

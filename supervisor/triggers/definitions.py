@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from pydantic import Field, ValidationError
@@ -29,7 +29,7 @@ from supervisor.plans.source import BadPlan, Source, read_source
 from supervisor.plans.tasks import TaskConfig, every_task
 from supervisor.triggers.event_values import VALUES_MAX, add_values
 from supervisor.triggers.schedule import Missed, Schedule, check_cron, read_zone
-from supervisor.triggers.signatures import check_secret
+from supervisor.triggers.signatures import Provider, check_secret
 
 WATCHES_MAX: Final = 20
 STARTS_PER_HOUR_MAX: Final = 1_000
@@ -85,9 +85,7 @@ class ScheduleConfig(Model):
 class WebhookConfig(Model):
     """Requests of a provider to ``POST /hooks/NAME``."""
 
-    provider: Literal["github", "gitlab", "slack", "discord", "generic"] = Field(
-        description="Sender, which decides how a request is signed."
-    )
+    provider: Provider = Field(description="Sender, which decides how a request is signed.")
     secret: SecretConfig = Field(description="Secret of the signature; for discord the public key of the application.")
     events: Several[Text] = Field(default=(), description="Names of events that are taken; by default all.")
     bytes_max: Annotated[Count, Field(le=8 * 1024 * 1024)] = Field(
@@ -143,7 +141,7 @@ class TriggerConfig(Model):
         if self.schedule is not None:
             return f"cron {self.schedule.cron} {self.schedule.timezone}"
         if self.webhook is not None:
-            return f"webhook {self.webhook.provider}"
+            return f"webhook {self.webhook.provider.value}"
         return f"watch {self.watch.folder}" if self.watch is not None else ""
 
     def problems(self) -> Iterator[Problem]:
@@ -226,11 +224,36 @@ def _check_writers(path: Path) -> None:
 
 
 def writable_by_agents(path: Path) -> str:
-    """Return a sentence if the agents of this user can write the triggers file; ``""`` if only root can."""
-    if os.geteuid() != 0 and path.stat().st_uid == 0 and path.parent.stat().st_uid == 0:
+    """Return a sentence if agents, which run as this user, can write the triggers file, or replace it or a folder above
+    it; ``""`` if they cannot."""
+    own = os.geteuid()
+    chains = {Path(os.path.abspath(path)): None, path.resolve(): None}  # a link on the way can be replaced, too
+    changed = next((one for chain in chains for one in _changeable(chain, own)), "")
+    if not changed:
         return ""
-    fix = f"`chown root:root {path.parent} {path}`, with the daemon under another user, takes that from them"
-    return f"agents run as the user that owns {path}, and can write it: a change takes effect at a reload; {fix}"
+    fix = "`Who can write the file` in docs/how-to/triggers.md says how to take that from them"
+    return f"agents run as the user of the daemon, and can {changed}: a change takes effect at a reload; {fix}"
+
+
+def _changeable(path: Path, own: int) -> Iterator[str]:
+    """Yield what the user *own* can do to the file at *path*, or to a folder above it, so that the daemon reads another
+    file."""
+    if _may_write(path, own):
+        yield f"write {path}"
+    for one in (path, *path.parents[:-1]):
+        above, status = one.parent.stat(), one.lstat()
+        keeps = above.st_mode & stat.S_ISVTX and own not in (0, status.st_uid, above.st_uid)
+        # Nobody can rename a place where a file system is mounted.
+        if _may_write(one.parent, own) and not keeps and not os.path.ismount(one):
+            yield f"replace {one}"
+
+
+def _may_write(path: Path, own: int) -> bool:
+    """Return whether the user *own* may write *path*, or may give itself the right to; a group counts as everybody."""
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return False
+    status = path.stat()
+    return own in (0, status.st_uid) or bool(status.st_mode & _OTHERS_WRITE)
 
 
 def _define(

@@ -17,6 +17,7 @@ An interval has no local time: its occurrences are ``every_s`` seconds apart, fr
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -25,15 +26,20 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from cronsim import CronSim, CronSimError
 
+from supervisor.lifecycles.trigger import QUEUE_MAX
+
 LATE_S: Final = 60.0
 """Seconds after which an occurrence that was not decided counts as missed."""
 LOOK_BACK_S: Final = 7 * 86_400.0
 """Seconds after which a missed occurrence is no longer looked at."""
+MISSED_MAX: Final = QUEUE_MAX + 1
+"""Largest number of missed occurrences that are decided one by one: a run for one, and the others wait."""
 _FIELDS: Final = 5
 
 
 class Missed(StrEnum):
-    """Treatment of the occurrences that passed while no daemon ran: no run, one run for all, or a run for each."""
+    """Treatment of the occurrences that passed while no daemon ran: no run, one run for all, or a run for each of the
+    newest."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -60,25 +66,39 @@ class Schedule(NamedTuple):
                 yield at
 
 
+class Skipped(NamedTuple):
+    """Occurrences that start no run, since they were missed: their number, the first and the last one."""
+
+    number: int
+    first: float
+    last: float
+
+
 class Due(NamedTuple):
-    """Decision about the occurrences up to now: those that start a run, and those that start none since they were
-    missed."""
+    """Decision about the occurrences up to now: those that start a run, and, before them, those that start none
+    (``None``: there are none)."""
 
     starts: tuple[float, ...]
-    skipped: tuple[float, ...]
+    skipped: Skipped | None
 
 
 def find_due(schedule: Schedule, missed: Missed, decided_s: float, now: float) -> Due:
-    """Decide about the occurrences after *decided_s* up to *now*."""
-    found = []
+    """Decide about the occurrences after *decided_s* up to *now*. Of those that were missed the newest are kept, also
+    for ``all`` not more than one run and its queue can take."""
+    kept_max = {Missed.SKIP: 0, Missed.ONCE: 1, Missed.ALL: MISSED_MAX}[missed]
+    late, starts = deque[float](), list[float]()
+    skipped = None
     for at in schedule.after(max(decided_s, now - LOOK_BACK_S)):
         if at > now:
             break
-        found.append(at)
-    late = [at for at in found if now - at > LATE_S]
-    kept = {Missed.SKIP: 0, Missed.ONCE: 1, Missed.ALL: len(late)}[missed]
-    first_kept = len(late) - kept
-    return Due(tuple(found[first_kept:]), tuple(late[:first_kept]))
+        if now - at <= LATE_S:
+            starts.append(at)
+            continue
+        late.append(at)
+        if len(late) > kept_max:
+            last = late.popleft()
+            skipped = Skipped(1, last, last) if skipped is None else Skipped(skipped.number + 1, skipped.first, last)
+    return Due((*late, *starts), skipped)
 
 
 def occurrence_id(at: float) -> str:

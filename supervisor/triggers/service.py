@@ -13,8 +13,10 @@ repeated, or overlapping. The id of a delivery is the idempotency key of its run
 accepted deliveries that have no run yet: a daemon that is killed between the two submits nothing twice, and its
 successor forgets nothing.
 
-Requests that are forged, malformed or not meant are on record up to ``REFUSALS_PER_HOUR``, and counted beyond: whoever
-can reach the port must not be able to fill the disk.
+Refused deliveries are on record up to ``REFUSALS_PER_HOUR`` for each trigger, and counted beyond: whoever can reach the
+port must not be able to fill the disk. Requests to names that no webhook has are in the log of a trigger without a
+name. Of refused occurrences of a schedule one a minute is on record, since a record also says up to when occurrences
+are decided: so a daemon that is killed leaves a minute of them, at most, to the next one.
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ from supervisor.lifecycles.trigger import (
     TriggerData,
     decide,
 )
-from supervisor.lifecycles.types import Kind, LifecycleEvent
+from supervisor.lifecycles.types import Kind, LifecycleEvent, RecordId
 from supervisor.plans import Plan
 from supervisor.plans.daemon_control import HookLimits, HookReply, PlanRequest, SubmittedPlan
 from supervisor.plans.source import BadPlan
@@ -60,16 +62,19 @@ from supervisor.ports import EntityRow
 from supervisor.ports.logs import get_logger
 from supervisor.runtime.entity import Entity, Refused
 from supervisor.runtime.journal_writer import Cause
-from supervisor.sessions.journal_state import entity_of
+from supervisor.sessions.journal_state import entity_of, records_of
 from supervisor.triggers.definitions import Definition, compose, load_definitions, unsafe_agent, writable_by_agents
 from supervisor.triggers.event_values import take_values, why_not_meant
 from supervisor.triggers.schedule import LOOK_BACK_S, find_due, local_text, occurrence_id
-from supervisor.triggers.signatures import Forged, Malformed, Received, receive
+from supervisor.triggers.signatures import Forged, Malformed, Provider, Received, receive
 from supervisor.triggers.watches import TooManyFiles, Watch, notices, scan
 
 LOOK_S: Final = 30.0
 """Seconds after which schedules are looked at anew, since the wall clock may have been set."""
 REFUSALS_PER_HOUR: Final = 60
+NO_NAME: Final = ""
+"""Name of the trigger whose log has the requests to webhooks that are not there; no trigger of a file has it."""
+_NAME_CHARS_MAX: Final = 100
 RECORDS_MAX: Final = 10_000
 """Number of records after which the log of a trigger is continued in a new one, so that the old one can be archived."""
 CAUSE: Final = Cause(actor="triggers")
@@ -89,7 +94,9 @@ class PlanTaker(Protocol):
         """Read the plan of a request; raises BadPlan."""
         ...
 
-    async def submit(self, request: PlanRequest) -> SubmittedPlan: ...
+    async def submit(self, request: PlanRequest, cause: RecordId | None) -> SubmittedPlan:
+        """Begin a run that follows from the record *cause*; raises as ``DaemonControl.submit``."""
+        ...
 
     def run_of(self, key: str) -> str:
         """Return the id of the run that was submitted with *key*; ``""`` if there is none."""
@@ -132,6 +139,8 @@ class TriggerService:
         self._refusals: dict[str, list[float]] = {}
         """Times of the refusals of the last hour that are on record, by name."""
         self._unrecorded: dict[str, int] = {}
+        self._decided: dict[str, float] = {}
+        """Times up to which occurrences are decided, where the record of that is still to come, by name."""
         self._reloaded = anyio.Event()
         """Set when the definitions have changed; then another one takes its place."""
         self._begun = anyio.Event()
@@ -160,8 +169,9 @@ class TriggerService:
         if reason := writable_by_agents(self._path):
             _log.warning("agents can write the triggers", why=reason)
         for entity in self._entities.values():
+            accepted = await self._accepted(entity) if entity.data.starting else {}
             for delivery in entity.data.starting:
-                self.start_submitting(entity, delivery.id, CAUSE)
+                self.start_submitting(entity, delivery.id, CAUSE._replace(seq=accepted.get(delivery.id)))
             for started in entity.data.running:
                 group.start_soon(self._follow, entity, started.delivery, started.run, CAUSE)
             self._take_queued(entity, CAUSE)
@@ -169,6 +179,12 @@ class TriggerService:
         await self._core.services.add("schedules", self._run_schedules)
         await self._core.services.add("watches", self._run_watches)
         self._begun.set()
+
+    async def _accepted(self, entity: TriggerEntity) -> dict[str, RecordId]:
+        """Return the records of the deliveries that were accepted, by their ids."""
+        records = await records_of(self._core.journal, entity.id)
+        named = [one for one in records if one.event == DeliveryAccepted.spelled]
+        return {str(one.metadata["delivery"]): one.seq for one in named}
 
     def load(self) -> dict[str, Definition]:
         """Read the definitions again, for :meth:`use`.
@@ -201,12 +217,13 @@ class TriggerService:
                 self._open(TriggerData(name=name, decided_s=now, **fields))
             elif entity.data.definition != one.digest:
                 is_same = entity.data.source == one.source_text
+                self._decided.pop(name, None)
                 self._apply(entity, DefinitionChanged(decided_s=None if is_same else now, **fields))
-        for name in [name for name in self._entities if name not in self._definitions]:
+        for name in [name for name in self._entities if name != NO_NAME and name not in self._definitions]:
             self._close(self._entities.pop(name), "the trigger is gone from the file")
 
     def _open(self, data: TriggerData) -> None:
-        entity_id = self._core.registry.names.new(f"{TRIGGER_PREFIX}{data.name}")
+        entity_id = self._core.registry.names.new(f"{TRIGGER_PREFIX}{data.name or 'unknown'}")
         self._entities[data.name] = entity = self._entity(entity_id, Trigger.WAITING, data)
         self._core.registry.add_entity(entity, cause=CAUSE)
 
@@ -230,22 +247,33 @@ class TriggerService:
         if self._daemon.ending.is_set():
             return None
         event = decide(entity.data, delivery, self._core.journal_writer.clock.now(), decided_s)
-        if isinstance(event, DeliveryRefused) and decided_s is None:
-            self._refuse(entity, delivery.id, event.reason)
+        if isinstance(event, DeliveryRefused):
+            self._refuse(entity, delivery.id, event.reason, decided_s)
         else:
             self._apply(entity, event)
         return event
 
-    def _refuse(self, entity: TriggerEntity, delivery: str, reason: str) -> None:
-        """Record that a delivery starts nothing, or count it if many were recorded within the hour."""
+    def _refuse(self, entity: TriggerEntity, delivery: str, reason: str, decided_s: float | None = None) -> None:
+        """Record that a delivery starts nothing, or count it if many were recorded within the hour. *decided_s*: it is
+        an occurrence of a schedule."""
         name, now = entity.data.name, self._core.journal_writer.clock.now()
         self._refusals[name] = recent = [one for one in self._refusals.get(name, ()) if now - one < HOUR_S]
-        if len(recent) >= REFUSALS_PER_HOUR:
+        is_one_too_many = (
+            len(recent) >= REFUSALS_PER_HOUR
+            if decided_s is None
+            else bool(recent) and now - recent[-1] < HOUR_S / REFUSALS_PER_HOUR
+        )
+        if is_one_too_many:
             self._unrecorded[name] = self._unrecorded.get(name, 0) + 1
+            if decided_s is not None:
+                self._decided[name] = decided_s
             return
         recent.append(now)
         unrecorded = self._unrecorded.pop(name, 0)
-        self._apply(entity, DeliveryRefused(delivery=delivery, reason=reason, unrecorded=unrecorded))
+        self._apply(
+            entity, DeliveryRefused(delivery=delivery, reason=reason, unrecorded=unrecorded, decided_s=decided_s)
+        )
+        self._continue_log(entity)
 
     def start_submitting(self, entity: TriggerEntity, delivery: str, cause: Cause) -> None:
         """Submit the plan of an accepted delivery, in a task."""
@@ -260,7 +288,7 @@ class TriggerService:
         key = f"trigger:{name}:{delivery}"
         try:
             request = await anyio.to_thread.run_sync(self.read_plan, definition, values, key)
-            run = self._daemon.run_of(key) or (await self._daemon.submit(request)).run
+            run = self._daemon.run_of(key) or (await self._daemon.submit(request, cause.seq)).run
         except (BadPlan, Refused, ValueError, OSError) as error:
             if self._daemon.ending.is_set() or not self._is_there(entity):
                 return  # the next daemon submits it
@@ -303,6 +331,10 @@ class TriggerService:
         now = self._core.journal_writer.clock.now()
         while entity.data.is_free and entity.data.queue:
             self._apply(entity, decide(entity.data, entity.data.queue[0], now), cause)
+        self._continue_log(entity)
+
+    def _continue_log(self, entity: TriggerEntity) -> None:
+        """Continue a log that is long in a new one, if nothing goes on."""
         if entity.data.is_free and entity.entity_seq >= RECORDS_MAX:
             self._close(entity, "the log is continued in a new one")
             self._open(entity.data)
@@ -314,28 +346,32 @@ class TriggerService:
             now, wait_s = self._core.journal_writer.clock.wall.time(), LOOK_S
             for name, definition in self._definitions.items():
                 if definition.config.schedule is not None and not self._daemon.ending.is_set():
-                    entity = self._entities[name]
-                    self._fire_due(entity, definition, now)
+                    self._fire_due(name, definition, now)
                     # An interval counts from its last occurrence, so the next one is not simply after now.
-                    decided_s = max(entity.data.decided_s, now - LOOK_BACK_S)
+                    decided_s = max(self._decided_s(name), now - LOOK_BACK_S)
                     following = next(definition.config.schedule.value().after(decided_s), now + LOOK_S)
                     wait_s = min(wait_s, max(following - now, 0.0))
             with anyio.move_on_after(wait_s):
                 await self._reloaded.wait()
 
-    def _fire_due(self, entity: TriggerEntity, definition: Definition, now: float) -> None:
+    def _decided_s(self, name: str) -> float:
+        """Return the Unix time up to which the occurrences of a schedule are decided."""
+        data: TriggerData = self._entities[name].data
+        return max(data.decided_s, self._decided.get(name, 0.0))
+
+    def _fire_due(self, name: str, definition: Definition, now: float) -> None:
         config = definition.config.schedule
         assert config is not None, "the caller has looked"
         schedule = config.value()
-        due = find_due(schedule, config.missed, entity.data.decided_s, now)
-        if due.skipped:
-            first, last = occurrence_id(due.skipped[0]), occurrence_id(due.skipped[-1])
-            reason = f"missed: {len(due.skipped)} occurrences from {first} to {last} came too late to be fired"
-            self._apply(entity, DeliveryRefused(delivery=last, reason=reason, decided_s=due.skipped[-1]))
+        due = find_due(schedule, config.missed, self._decided_s(name), now)
+        if (skipped := due.skipped) is not None:
+            first, last = occurrence_id(skipped.first), occurrence_id(skipped.last)
+            reason = f"missed: {skipped.number} occurrences from {first} to {last} came too late to be fired"
+            self._refuse(self._entities[name], last, reason, skipped.last)
         for at in due.starts:
             document = {"occurrence": occurrence_id(at), "local": local_text(at, schedule)}
             delivery = Delivery(id=occurrence_id(at), values=take_values(document, definition.config.values))
-            self._decide(entity, delivery, at)
+            self._decide(self._entities[name], delivery, at)  # each time: the log may be continued in a new entity
 
     # ------------------------------------------------------------------ watches
     async def _begin_watches(self) -> None:
@@ -358,7 +394,7 @@ class TriggerService:
             folders = [watch.folder for watch in self._watches.values()]
             if not folders:
                 await reloaded.wait()
-            async with aclosing(notices(lambda folders=folders: folders)) as found:  # type: ignore[misc]
+            async with aclosing(notices(folders)) as found:
                 async for paths in found:
                     for name, watch in list(self._watches.items()):
                         if any(Path(path).is_relative_to(watch.folder) for path in paths):
@@ -406,12 +442,20 @@ class TriggerService:
         if (entity := self._entities.get(name)) is not None and self._begun.is_set():
             self._refuse(entity, "", reason)
 
+    def note_unknown(self, name: str) -> None:
+        """Implement ``Hooks.note_unknown``."""
+        if not self._begun.is_set():
+            return
+        if NO_NAME not in self._entities:
+            self._open(TriggerData(name=NO_NAME, source="requests to webhooks that are not there"))
+        self._refuse(self._entities[NO_NAME], "", f"unknown: there is no webhook {name[:_NAME_CHARS_MAX]!a}")
+
     async def deliver(self, name: str, headers: Mapping[str, str], body: bytes) -> HookReply:
         """Implement ``Hooks.deliver``."""
         await self._begun.wait()
         definition, entity = self._definitions.get(name), self._entities.get(name)
         if definition is None or entity is None or (hook := definition.config.webhook) is None:
-            return _reply(404, "unknown", "there is no webhook of that name")
+            return self._unknown(name)
         self._core.registry.check_disk("a delivery")
         now = self._core.journal_writer.clock.wall.time()
         found: Received | Forged | Malformed
@@ -422,7 +466,7 @@ class TriggerService:
         # A reload may have come meanwhile, or the log may be continued in a new entity.
         definition, entity = self._definitions.get(name), self._entities.get(name)
         if definition is None or entity is None or definition.config.webhook is None:
-            return _reply(404, "unknown", "there is no webhook of that name")
+            return self._unknown(name)
         if isinstance(found, Forged):
             self._refuse(entity, "", f"forged: {found}")
             return _reply(401, "forged", "the signature or the token is wrong; see the history of the trigger")
@@ -430,9 +474,13 @@ class TriggerService:
             self._refuse(entity, "", f"malformed: {found}")
             return _reply(400, "malformed", str(found))
         if found.reply is not None:
-            self._refuse(entity, found.delivery, f"answered: {found.event} of {hook.provider} starts nothing")
+            self._refuse(entity, found.delivery, f"answered: {found.event} of {hook.provider.value} starts nothing")
             return HookReply(status=200, body=found.reply)
         return await self._decide_request(entity, definition, found)
+
+    def _unknown(self, name: str) -> HookReply:
+        self.note_unknown(name)
+        return _reply(404, "unknown", "there is no webhook of that name")
 
     async def _decide_request(self, entity: TriggerEntity, definition: Definition, found: Received) -> HookReply:
         config = definition.config
@@ -455,8 +503,8 @@ class TriggerService:
                 return _reply(200, "refused", event.reason, config.webhook.provider)
 
 
-def _reply(status: int, outcome: str, reason: str, provider: str = "") -> HookReply:
-    if provider == "discord" and status < 300:  # an answer that only who gave the command sees
+def _reply(status: int, outcome: str, reason: str, provider: Provider | None = None) -> HookReply:
+    if provider is Provider.DISCORD and status < 300:  # an answer that only who gave the command sees
         content = f"{outcome}: {reason}"
         return HookReply(status=200, body={"type": 4, "data": {"content": content, "flags": 64}})
     return HookReply(status=status, body={"outcome": outcome, "reason": reason})

@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -24,6 +25,17 @@ STANDARD_PREFIX: Final = "whsec_"
 """Prefix of a key of the Standard Webhooks scheme, which GitLab also has."""
 _STANDARD_BYTES: Final = range(24, 65)
 _ID_CHARS_MAX: Final = 100
+
+
+class Provider(StrEnum):
+    """Sender of webhooks, which decides how a request is signed, and how it is read."""
+
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    SLACK = "slack"
+    DISCORD = "discord"
+    GENERIC = "generic"
+
 
 Headers = Mapping[str, str]
 """Headers of a request, with names in lower case."""
@@ -47,18 +59,18 @@ class Received(NamedTuple):
     reply: Mapping[str, Any] | None = None
 
 
-def check_secret(provider: str, secret: str) -> None:
+def check_secret(provider: Provider, secret: str) -> None:
     """Check the length and the form of a secret.
 
     Raises:
         ValueError: the secret is too short, or is no key of this provider.
     """
-    if provider == "discord":
+    if provider is Provider.DISCORD:
         try:
             Ed25519PublicKey.from_public_bytes(bytes.fromhex(secret))
         except ValueError:
             raise ValueError("is no public key of a Discord application; give its 64 hexadecimal digits") from None
-    elif provider == "gitlab" and secret.startswith(STANDARD_PREFIX):
+    elif provider is Provider.GITLAB and secret.startswith(STANDARD_PREFIX):
         if len(_standard_key(secret)) not in _STANDARD_BYTES:
             raise ValueError("is no signing token; give whsec_ and the base64 of 24 to 64 bytes, as GitLab shows it")
     elif len(secret.encode()) < SECRET_BYTES_MIN:
@@ -66,7 +78,7 @@ def check_secret(provider: str, secret: str) -> None:
         raise ValueError(f"has {len(secret.encode())} bytes; {advice}")
 
 
-def receive(provider: str, secret: str, headers: Headers, body: bytes, now: float) -> Received:
+def receive(provider: Provider, secret: str, headers: Headers, body: bytes, now: float) -> Received:
     """Verify a request, and read it. *now* is Unix time. The id of the delivery is ``""`` if the sender has given
     none, which only ``generic`` allows: then each request is another delivery.
 
@@ -74,8 +86,9 @@ def receive(provider: str, secret: str, headers: Headers, body: bytes, now: floa
         Forged: the signature or the token is missing or wrong, or its time is too far from *now*.
         Malformed: the document, or the id of the delivery, is missing or unusable.
     """
+    scheme = _SCHEMES[provider]
     try:
-        is_genuine = _CHECKS[provider](secret, headers, body, now)
+        is_genuine = scheme.check(secret, headers, body, now)
     except (ValueError, KeyError, OverflowError) as error:  # a header that is no number, no text or not there
         raise Forged(f"the signature cannot be read: {type(error).__name__}") from None
     if not is_genuine:
@@ -86,8 +99,8 @@ def receive(provider: str, secret: str, headers: Headers, body: bytes, now: floa
         raise Malformed("body: is not JSON; let the provider send application/json") from None
     if not isinstance(document, dict):
         raise Malformed("body: is not a JSON object; send one")
-    found = _READERS[provider](headers, document)
-    is_missing = not found.delivery and provider != "generic"
+    found = scheme.read(headers, document)
+    is_missing = not found.delivery and provider is not Provider.GENERIC
     if is_missing or len(found.delivery) > _ID_CHARS_MAX or not found.delivery.isprintable():
         raise Malformed(f"the id of the delivery is missing, or longer than {_ID_CHARS_MAX} characters")
     return found
@@ -149,16 +162,6 @@ def _check_generic(secret: str, headers: Headers, body: bytes, now: float) -> bo
     return _is_same(token.strip(), secret) and scheme.lower() == "bearer"
 
 
-_CHECKS: Final[Mapping[str, Callable[[str, Headers, bytes, float], bool]]] = {
-    "github": _check_github,
-    "gitlab": _check_gitlab,
-    "slack": _check_slack,
-    "discord": _check_discord,
-    "generic": _check_generic,
-}
-PROVIDERS: Final = tuple(_CHECKS)
-
-
 # ----------------------------------------------------------------------------------------------------------- documents
 def _read_github(headers: Headers, document: Mapping[str, Any]) -> Received:
     hook, delivery = headers.get("x-github-hook-id", ""), headers.get("x-github-delivery", "")
@@ -195,10 +198,16 @@ def _read_generic(headers: Headers, document: Mapping[str, Any]) -> Received:
     return Received(headers.get("idempotency-key", ""), str(document.get("event") or ""), document)
 
 
-_READERS: Final[Mapping[str, Callable[[Headers, Mapping[str, Any]], Received]]] = {
-    "github": _read_github,
-    "gitlab": _read_gitlab,
-    "slack": _read_slack,
-    "discord": _read_discord,
-    "generic": _read_generic,
+# ----------------------------------------------------------------------------------------------------------- providers
+class _Scheme(NamedTuple):
+    check: Callable[[str, Headers, bytes, float], bool]
+    read: Callable[[Headers, Mapping[str, Any]], Received]
+
+
+_SCHEMES: Final = {
+    Provider.GITHUB: _Scheme(_check_github, _read_github),
+    Provider.GITLAB: _Scheme(_check_gitlab, _read_gitlab),
+    Provider.SLACK: _Scheme(_check_slack, _read_slack),
+    Provider.DISCORD: _Scheme(_check_discord, _read_discord),
+    Provider.GENERIC: _Scheme(_check_generic, _read_generic),
 }

@@ -18,7 +18,7 @@ ones. Symbolic links are not followed.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from fnmatch import fnmatch
 from pathlib import Path
@@ -117,11 +117,11 @@ class Watch:
         return tuple(sorted(name for name, there in snapshot.items() if before.get(name) != there))
 
 
-async def notices(folders: Callable[[], Collection[Path]]) -> AsyncGenerator[Collection[str], None]:
-    """Yield, five times a second at least, the paths about which the kernel has sent notices. *folders* returns the
-    folders that are there now: when another one is there, as after a folder was made again, it is watched."""
+async def notices(folders: Collection[Path]) -> AsyncGenerator[Collection[str], None]:
+    """Yield, five times a second at least, the paths below *folders* about which the kernel has sent notices. A folder
+    that was made again is watched again."""
     while True:
-        watched = _identities(folders())
+        watched = _identities(folders)
         if not watched:
             await anyio.sleep(WAKE_MS / 1000)
             yield ()
@@ -131,7 +131,7 @@ async def notices(folders: Callable[[], Collection[Path]]) -> AsyncGenerator[Col
         async with aclosing(awatch(*(path for path, *_ in watched), watch_filter=None, **quick)) as changes:
             async for found in changes:
                 yield [path for _, path in found]
-                if _identities(folders()) != watched:
+                if _identities(folders) != watched:
                     break
 
 

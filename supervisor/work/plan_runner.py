@@ -26,6 +26,7 @@ import anyio
 from actors.one_shot_event import OneShotEvent
 from supervisor.host.supervision import SupervisorCore
 from supervisor.lifecycles.task import Task
+from supervisor.lifecycles.types import RecordId
 from supervisor.lifecycles.workstream import WORKSTREAM, TasksAdded, Workstream
 from supervisor.plans.acceptance import Rejection
 from supervisor.plans.checks import agent_problems, need_problems
@@ -66,7 +67,8 @@ class Submission(NamedTuple):
     *key* is its idempotency key, and *request* a digest of it. *resumes* is the id of the run to continue, or to
     resume; ``""`` for a new run. *is_recorded*: the plan is the one that was recorded with that run. *setup* are the
     agents, settings and working directory of the run, if they are not those of the supervisor, and *origin* is recorded
-    with the run: where the plan came from. *hidden* are names of variables whose values are not recorded.
+    with the run: where the plan came from. *hidden* are names of variables whose values are not recorded. *cause* is
+    the record from which a new run follows, if there is one.
     """
 
     key: str = ""
@@ -76,6 +78,7 @@ class Submission(NamedTuple):
     setup: Setup | None = None
     origin: Mapping[str, Any] | None = None
     hidden: Collection[str] = ()
+    cause: RecordId | None = None
 
 
 class PlanRunner:
@@ -369,7 +372,8 @@ class PlanRunner:
             count = sum(1 for one in every_task(plan.tasks) if one.task.id not in closed)
             key, request = submission.key, submission.request
             with plan_run.together():  # a run in the journal without its plan could not be continued
-                workstream.open(plan.workstream, count + len(unmerged), resumed, key=key, request=request)
+                cause = Cause(submission.cause, None, ACTOR)
+                workstream.open(plan.workstream, count + len(unmerged), resumed, cause, key=key, request=request)
                 self._configure(submission)  # first, since secrets of the agents must not be recorded
                 workstream.note_plan(plan, self._hidden)
                 if submission.origin is not None:

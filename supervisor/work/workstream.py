@@ -101,16 +101,16 @@ class WorkstreamEntity:
         resumes: str = self._the().data.resumes
         return resumes
 
-    def open(self, name: str, tasks: int, resumes: str = "", *, key: str = "", request: str = "") -> None:
-        """Create the workstream's entity, which begins its log; *name* is the name of the plan, and *key* and *request*
-        are those of the data."""
+    def open(self, name: str, tasks: int, resumes: str, cause: Cause, *, key: str = "", request: str = "") -> None:
+        """Create the workstream's entity, which begins its log with a record that follows from *cause*; *name* is the
+        name of the plan, and *key* and *request* are those of the data."""
         self._entity = self._sup.registry.create_entity(
             WORKSTREAM_KIND,
             self._sup.registry.names.number(RUN_PREFIX),
             parent_id=None,
             state=Workstream.PLANNED,
             data=WorkstreamData(name=name, tasks=tasks, resumes=resumes, key=key, request=request),
-            cause=Cause(actor=ACTOR),
+            cause=cause,
         )
         self._seq = self._entity.born_seq
 

@@ -4,8 +4,10 @@
 sessions are started. After each kill the daemon is started again, and every plan is submitted again with its key, as a
 script would that does not know whether its request arrived. Whatever has ended meanwhile is followed by another of its
 kind, so that three plans and five sessions are under way at each kill. Every fifth daemon is stopped by SIGTERM
-instead. In the end every run must be completed: each task has one entity and one completed job, the runs are those of
-the first replies, and each session has ended each prompt. No plan is kept that has ended.
+instead. Right before each kill a webhook delivers: the kill comes between the receipt and the start of the run, and
+the delivery is sent again until it is acknowledged, and once more. In the end every run must be completed: each task
+has one entity and one completed job, the runs are those of the first replies and one for each delivery, and each
+session has ended each prompt. No plan is kept that has ended.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 
 from supervisor.control.client import answers_to
 from supervisor.control.error_messages import ControlError, NotRunning
@@ -44,7 +47,18 @@ WORK = "@run sleep 3"
 IDLE = "SessionComplete"
 """State of a session that waits for a prompt."""
 SECRET = "a-secret-of-the-crash-test"
-CONFIG = "agents: {a: {adapter: scripted}}\nrecovery: {sessions: restart}\nmax_sessions_total: 8\n"
+CONFIG = (
+    "agents: {a: {adapter: scripted}}\nrecovery: {sessions: restart}\nmax_sessions_total: 8\ntriggers: true\nhttp: {}\n"
+)
+TRIGGERS = """
+triggers:
+  hook:
+    webhook: {provider: generic, secret: {env: HOOK_TOKEN}, requests_per_minute: 6000}
+    overlap: allow
+    starts_per_hour: 1000
+    task: {id: hooked, agent: a, prompt: "@say done", max_retries: 1000}
+"""
+TOKEN = "token-of-the-crash-test"
 EVERY_STOPPED = 5
 
 
@@ -58,6 +72,10 @@ class Account:
         self.plans = dict.fromkeys(PLANS, 0)
         """Number of the plan that is under way in each directory."""
         self.sessions: set[str] = set()
+        self.deliveries: dict[str, bool] = {}
+        """Whether each delivery was acknowledged."""
+        self.cut_off: set[str] = set()
+        """Deliveries that were accepted, and had no run when the daemon was killed."""
         self.under_way: list[tuple[int, int]] = []
         """Numbers of runs and of sessions at work before each kill."""
         self.faults: list[str] = []
@@ -83,7 +101,7 @@ def start(account: Account) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [*command, "--state-dir", str(account.state.root)],
             cwd=account.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "HOOK_TOKEN": TOKEN},
             stdout=out,
             stderr=out,
         )
@@ -128,6 +146,31 @@ def states_of(account: Account) -> dict[str, tuple[bool, str]]:
         return {row.id: (row.ended, row.state) for row in journal.entities()}
 
 
+def deliver(account: Account, delivery: str) -> None:
+    """Send a delivery. That it is repeated acknowledges it, too: then the reply to the first one was lost."""
+    headers = {"Authorization": f"Bearer {TOKEN}", "Idempotency-Key": delivery}
+    transport = httpx2.HTTPTransport(uds=str(account.state.http_socket))
+    with httpx2.Client(transport=transport, base_url="http://localhost", timeout=LONGEST_S) as client:
+        reply = client.post("/hooks/hook", content=b"{}", headers=headers)
+    is_repeated = reply.status_code == 200 and reply.json()["reason"].startswith("repeated")
+    if account.deliveries.get(delivery) and not is_repeated:
+        account.faults.append(f"delivery {delivery} was acknowledged, and is answered by {reply.text}")
+    account.deliveries[delivery] = reply.status_code == 202 or is_repeated
+
+
+def deliver_again(account: Account) -> None:
+    """Send the last delivery again, and those that were not acknowledged."""
+    last = list(account.deliveries)[-1:]
+    for delivery in [one for one, is_known in account.deliveries.items() if not is_known or one in last]:
+        deliver(account, delivery)
+
+
+def deliveries_of(account: Account, event: str) -> Counter[str]:
+    """Return how often each delivery has a record of that event."""
+    with JournalReader(account.state.journal) as journal:
+        return Counter(str(one.metadata["delivery"]) for one in journal.events() if one.event == event)
+
+
 def note_under_way(account: Account) -> None:
     states = states_of(account)
     runs = sum(not states.get(run, (False, ""))[0] for run in account.runs.values())
@@ -138,6 +181,9 @@ def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[s
     """Kill the daemon *kills* times, then let it complete everything; return the figures and the faults."""
     account = Account(folder)
     (folder / "daemon.yaml").write_text(CONFIG)
+    account.state.config.mkdir(parents=True, mode=0o700)
+    account.state.root.chmod(0o700)
+    account.state.triggers.write_text(TRIGGERS)
     for key in PLANS:
         (folder / key).mkdir()
     stopped = 0
@@ -145,12 +191,18 @@ def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[s
         process = start(account)
         try:
             submit_all(account, count, more=True)
+            deliver_again(account)
             time.sleep(chance.uniform(*UNTIL_KILLED_S))
             note_under_way(account)
+            deliver(account, f"d{number}")
+            time.sleep(chance.choice((0.0, 0.001, 0.01, 0.05)))
             is_stopped = number % EVERY_STOPPED == EVERY_STOPPED - 1
             process.send_signal(signal.SIGTERM if is_stopped else signal.SIGKILL)
             status = process.wait(LONGEST_S)
             stopped += is_stopped
+            account.cut_off |= deliveries_of(account, "delivery_accepted").keys() - deliveries_of(
+                account, "run_started"
+            )
             if is_stopped and status != 0:
                 account.faults.append(f"a stop ended with {status}: {(folder / 'log').read_text()[-2000:]}")
         except (ControlError, NotRunning) as error:
@@ -161,6 +213,7 @@ def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[s
     process = start(account)
     try:
         submit_all(account, count, more=False)
+        deliver_again(account)
         await_ends(account)
         process.send_signal(signal.SIGTERM)
         process.wait(LONGEST_S)
@@ -172,6 +225,8 @@ def cycle(folder: Path, count: int, kills: int, chance: random.Random) -> dict[s
         "kills": kills - stopped,
         "stops": stopped,
         "runs": len(account.runs),
+        "deliveries": len(account.deliveries),
+        "deliveries_cut_off": len(account.cut_off),
         "runs_under_way": [min(one[0] for one in account.under_way), max(one[0] for one in account.under_way)],
         "sessions_under_way": [min(one[1] for one in account.under_way), max(one[1] for one in account.under_way)],
         "faults": account.faults,
@@ -182,7 +237,7 @@ def await_ends(account: Account) -> None:
     until = time.monotonic() + LONGEST_S
     while time.monotonic() < until:
         states = states_of(account)
-        runs = all(states[run][0] for run in account.runs.values())
+        runs = all(states[run][0] for run in account.runs.values()) and states["@hook"][1] == "waiting"
         if runs and all(states[one][0] or states[one][1] == IDLE for one in account.sessions):
             return
         time.sleep(0.2)
@@ -192,20 +247,24 @@ def await_ends(account: Account) -> None:
 def check(account: Account, count: int) -> None:
     """Check the journal, the files of the tasks, and that nothing is kept of runs that have ended."""
     with JournalReader(account.state.journal) as journal:
-        rows = journal.entities()
+        rows = [row for row in journal.entities() if row.kind != "trigger"]
         planned = [row for row in rows if row.id.partition(":")[0] not in account.sessions]
         try:
             check_records(list(journal.events()), planned, [], refused=True)
         except AssertionError as error:
             account.faults.append(f"the journal: {str(error)[:500]}")
+    started = deliveries_of(account, "run_started")
+    if started != dict.fromkeys(account.deliveries, 1) or not all(account.deliveries.values()):
+        account.faults.append(f"runs of deliveries: {started}; acknowledged: {account.deliveries}")
     states = {row.id: row.state for row in rows}
     if wrong := {run: states[run] for run in account.runs.values() if states[run] != "completed"}:
         account.faults.append(f"runs that were not completed: {wrong}")
-    if (runs := sum(row.kind == "workstream" for row in rows)) != len(account.runs):
-        account.faults.append(f"{runs} runs, and {len(account.runs)} plans")
+    if (runs := sum(row.kind == "workstream" for row in rows)) != len(account.runs) + len(account.deliveries):
+        account.faults.append(f"{runs} runs, {len(account.runs)} plans, and {len(account.deliveries)} deliveries")
     tasks = {row.id for row in rows if row.kind == "task"}
     jobs = Counter(row.parent_id for row in rows if row.kind == "job" and row.state == "completed")
-    if set(jobs) != tasks or set(jobs.values()) != {1} or len(tasks) != len(account.runs) * count:
+    planned_tasks = len(account.runs) * count + len(account.deliveries)
+    if set(jobs) != tasks or set(jobs.values()) != {1} or len(tasks) != planned_tasks:
         account.faults.append(f"tasks with other than one completed job: {[one for one in tasks if jobs[one] != 1]}")
     written = {one.name for folder in PLANS for one in (account.folder / folder).iterdir()}
     if len(written) != len(account.runs) * count:

@@ -49,6 +49,10 @@ from supervisor.ports import (
     ToolOpened,
 )
 from supervisor.runtime.entity import Refused
+from supervisor.triggers.definitions import compose, load_definitions
+from supervisor.triggers.event_values import VALUE_CHARS_MAX, add_values, take_values, why_not_meant
+from supervisor.triggers.signatures import Forged, Malformed, Provider, receive
+from tests.unit.triggers.webhook_kit import NOW, SECRETS, signed
 
 CORPUS = Path(__file__).parent / "corpus"
 Take = Callable[[bytes], None]
@@ -132,6 +136,53 @@ def plans() -> Iterator[Take]:
             path.write_bytes(data)
             with suppress(BadPlan):
                 load_plan(path)
+
+        yield take
+
+
+# ---------------------------------------------------------------------------------------------------------- triggers
+def webhook(data: bytes) -> None:
+    """Check that a request to a webhook with any body and any headers (the lines before an empty one) is forged, and
+    that the same body, signed, is read or refused as malformed; its values go to a prompt as one bounded line."""
+    head, _, body = data.partition(b"\n\n")
+    given = [line.partition(b":")[::2] for line in head.splitlines()]
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in given}
+    for provider in Provider:
+        with suppress(Forged):
+            raise AssertionError(f"{provider}: {receive(provider, SECRETS[provider], headers, body, NOW)}")
+        try:
+            found = receive(provider, SECRETS[provider], *signed(provider, body), NOW)
+        except Malformed:
+            continue
+        why_not_meant(found.document, found.event, ("push",), {"ref": ("refs/heads/main",)})
+        values = take_values(found.document, {path: path for path in PATHS})
+        plan = {"tasks": [{"id": "a", "prompt": "do"}, {"id": "b", "subtasks": [{"prompt": "do"}]}]}
+        add_values(plan, values)
+        prompt = str(plan["tasks"][0]["prompt"])
+        assert len(prompt.splitlines()) == (5 if values else 1)
+        assert len(prompt) < 500 + len(PATHS) * 12 * (VALUE_CHARS_MAX + 100)
+        assert prompt.isascii()
+
+
+PATHS = ("ref", "head_commit.message", "commits.0.id", "event.text", "data.name", "a.b.c", "0", "")
+
+
+@contextmanager
+def definitions() -> Iterator[Take]:
+    """Check that a file of any content is read as a file of triggers, or refused by the error :class:`BadPlan`."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
+        path = Path(folder) / "sd" / "config" / "triggers.yaml"
+        path.parent.mkdir(parents=True, mode=0o700)
+        (Path(folder) / "inbox").mkdir()
+        (Path(folder) / "plan.yaml").write_text("tasks: []")
+
+        def take(data: bytes) -> None:
+            path.write_bytes(data)
+            with suppress(BadPlan):
+                for one in load_definitions(path, Path(folder)).values():
+                    if one.config.schedule is not None:
+                        assert next(one.config.schedule.value().after(NOW)) > NOW
+                    compose(one, Path(folder), {"a": "b"})
 
         yield take
 
@@ -425,6 +476,34 @@ RECORD = (
     b'"cause_id":3',
     b'"seq":0',
 )
+DELIVERY = (
+    b"x-hub-signature-256: sha256=00",
+    b"x-signature-ed25519: 00",
+    b"x-slack-request-timestamp: 1800000000",
+    b"webhook-signature: v1,AAAA",
+    b"authorization: Bearer x",
+    b'"type":"url_verification"',
+    b'"type":1',
+    b'"id":{}',
+    b'"event":[]',
+    b'"commits":[{"id":NaN}]',
+    b"1e999",
+    b"\\ud800",
+)
+TRIGGERS = (
+    b"triggers:",
+    b"schedule: {cron: '* * 31 2 *'}",
+    b"cron: '0-59/7 */2 L * MON#5'",
+    b"every_s: 10",
+    b"timezone: Europe/Berlin",
+    b"timezone: ../../etc/passwd",
+    b"webhook: {provider: github, secret: {env: HOME}}",
+    b"watch: {folder: inbox, match: ['*']}",
+    b"plan: plan.yaml",
+    b"task: {id: t, agent: a, prompt: p}",
+    b"missed: all",
+    b"overlap: queue",
+)
 LINE = (b'"event_type":"turn_state_transition"', b'"from_state":"IDLE"', b'"trigger":"x"', b'"timestamp":"2026-13-45"')
 
 TARGETS: Mapping[str, Target] = {
@@ -436,6 +515,8 @@ TARGETS: Mapping[str, Target] = {
         Target("jsonl", 0.05, JSONL, simple(agent("jsonl"))),
         Target("command", 0.05, (), simple(agent("command"))),
         Target("plan", 0.1, PLAN, plans),
+        Target("webhook", 0.05, DELIVERY, simple(webhook)),
+        Target("triggers", 0.02, TRIGGERS, definitions),
         Target("request", 0.05, ASKED, simple(request)),
         Target("lines", 0.2, LINE, simple(lines)),
         Target("tails", 0.1, LINE, tails),

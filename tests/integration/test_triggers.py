@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -107,7 +108,7 @@ def test_every_request_is_answered_and_on_record(place: TriggerPlace) -> None:
     until(lambda: "started" in [outcome for outcome, _ in place.history("push")])
     place.write("go", "")
     until(lambda: place.states().get("@push") == "waiting")
-    assert [why for outcome, why in place.history("push") if outcome == "nothing"] == [
+    assert [why for outcome, why in place.history("push") if outcome == "refused"] == [
         "repeated", "overlap", "only", "forged", "malformed", "answered", "refused unread with status 413"
     ]  # fmt: skip
     assert place.plans() == ["push"]
@@ -130,6 +131,13 @@ def test_too_many_requests_are_refused_unread(place: TriggerPlace) -> None:
         for path, status in [("/hooks/none", 404), ("/hooks/inbox", 404), ("/hooks/push/more", 404)]:
             assert client.post(path, content=b"{}").status_code == status
         assert client.get("/hooks/push").status_code == 405
+
+    def of_unknown() -> list[str]:
+        history = json.loads(place.run("triggers", "history", "--json").out)
+        return [one["why"] for one in history if not one["trigger"]]
+
+    until(lambda: len(of_unknown()) == 3)
+    assert of_unknown() == [f"unknown: there is no webhook {name!r}" for name in ("none", "inbox", "push/more")]
 
 
 def test_only_webhooks_need_no_token(place: TriggerPlace) -> None:
@@ -158,9 +166,15 @@ def test_a_delivery_starts_a_run_once_across_a_kill(place: TriggerPlace) -> None
     place.write("go", "")
     until(lambda: place.states().get("@push") == "waiting")
     assert place.post(EVENT).json()["reason"].startswith("repeated")
-    assert [outcome for outcome, _ in place.history("push")] == ["accepted", "started", "nothing", "ended", "nothing"]
+    assert [outcome for outcome, _ in place.history("push")] == ["accepted", "started", "refused", "ended", "refused"]
     assert place.plans() == ["push"]
     assert place.run("validate", "sd").status == 0
+    why = place.run("why", "r1").out
+    assert why.startswith("run r1 was completed at ")
+    assert "trigger @push started it at " in why
+    assert why.endswith(" for delivery 7:d1.\n")
+    assert "trigger @push" not in place.run("why", "r1#fix").out
+    assert "delivery_accepted" in place.run("why", "r1", "-v").out
 
 
 def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -> None:
@@ -179,6 +193,35 @@ def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -
     assert ['["1.md"]' in logs[0].replace("\\", ""), '["2.md"]' in logs[1].replace("\\", "")] == [True, True]
 
 
+def test_a_merge_into_the_watched_folder_starts_nothing(place: TriggerPlace) -> None:
+    """A plan that works in a worktree, and whose work is merged into the watched folder of the checkout, is started
+    once for each file that somebody puts there: neither what it writes nor the merge starts it again."""
+    place.write("daemon.yaml", "workspace: worktree\n" + CONFIG)
+    writes = "echo made > inbox/merged.md; cat inbox/*.md >> inbox/all.md; echo x >> $PLACE/done"
+    place.write(
+        "plan.yaml",
+        f"""
+        workspace: worktree
+        agents: {{s: {{adapter: scripted}}}}
+        tasks: [{{id: read, agent: s, prompt: "@run {writes.replace("$PLACE", str(place.path))}"}}]
+        """,
+    )
+    place.write("inbox/kept.md", "kept")
+    place.write(".gitignore", "/sd/\n/done\n/daemon.yaml\n/new-*\n")
+    for arguments in (("init", "-q", "-b", "main"), ("add", "."), ("commit", "-qm", "base")):
+        place.git(*arguments)
+    place.serve("daemon.yaml")
+    for number in (1, 2):
+        place.write(f"new-{number}", "x").rename(place.path / "inbox" / f"{number}.md")
+        until(lambda number=number: [one for one, _ in place.history("inbox")].count("ended") == number)  # type: ignore[misc]
+    assert [outcome for outcome, _ in place.history("inbox")] == ["accepted", "started", "ended"] * 2
+    logs = [place.run("logs", name).out.replace("\\", "") for name in ("r1#read", "r2#read")]
+    assert ['["1.md"]' in logs[0], '["2.md"]' in logs[1]] == [True, True]
+    assert (place.path / "done").read_text() == "x\n" * 2
+    assert place.git("show", "main:inbox/merged.md").strip() == "made"
+    assert (place.path / "inbox" / "merged.md").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -190,13 +233,14 @@ def test_a_watch_fires_for_others_and_not_for_its_own_run(place: TriggerPlace) -
         ("triggers: {t: {watch: {folder: sd}, plan: plan.yaml}}", "belongs to the supervisor"),
         ("triggers: {t: {webhook: {provider: slack, secret: {env: NONE}}, plan: plan.yaml}}", "NONE is not set"),
         ("triggers: {t: {plan: plan.yaml}}", "t: has no source; give one of schedule, webhook and watch"),
+        ("triggers", "'triggers' is text; give a mapping of keys to values"),
     ],
 )
 def test_a_file_with_an_error(place: TriggerPlace, text: str, message: str) -> None:
     """A file with an error is refused at the start with exit status 2, line, field and fix."""
     place.write("sd/config/triggers.yaml", text)
     error = place.fails("serve", "daemon.yaml")
-    assert "triggers.yaml:1: triggers.t" in error
+    assert re.search(r"triggers\.yaml:1: (triggers\.t|'triggers' is)", error)
     assert message in error
 
 
@@ -209,8 +253,9 @@ def test_a_reload_keeps_the_last_good_file(place: TriggerPlace) -> None:
     place.write("sd/config/triggers.yaml", "triggers: {t: {schedule: {every_s: 6000}, plan: plan.yaml}}")
     assert "triggers t are new or changed; triggers push, inbox are gone" in place.run("reload").out
     assert place.post(EVENT, "d2").status_code == 404
+    until(lambda: "@unknown" in place.states())
     assert {one: state for one, state in place.states().items() if one.startswith("@")} == {
-        "@push": "closed", "@inbox": "closed", "@t": "waiting"
+        "@push": "closed", "@inbox": "closed", "@t": "waiting", "@unknown": "waiting"
     }  # fmt: skip
 
 
@@ -220,7 +265,9 @@ def test_who_may_write_the_file(place: TriggerPlace) -> None:
     place.write("daemon.yaml", "agents: {w: {adapter: scripted}}")
     assert "triggers.yaml is not read" in _said(place.serve("daemon.yaml"), place)
     place.write("daemon.yaml", CONFIG)
-    assert "can write it: a change takes effect at a reload" in _said(place.serve("daemon.yaml"), place)
+    assert f"can write {place.state.triggers}: a change takes effect at a reload" in _said(
+        place.serve("daemon.yaml"), place
+    )
     place.state.triggers.chmod(0o666)
     assert "other users may write" in place.fails("serve", "daemon.yaml")
 
@@ -247,7 +294,7 @@ def test_an_agent_starts_nothing_by_a_webhook(place: TriggerPlace) -> None:
     place.serve("daemon.yaml")
     place.run("wait", place.submit("agent.yaml"))
     assert "webhooks are for senders outside" in (place.path / "reply").read_text()
-    assert place.history("push")[-1] == ("nothing", "refused unread with status 403")
+    assert place.history("push")[-1] == ("refused", "refused unread with status 403")
     assert "push" not in place.plans()
 
 
@@ -276,7 +323,7 @@ def test_the_commands(place: TriggerPlace) -> None:
     done = place.run(*tried, "--event-name", "push")
     assert (done.status, "starts task fix" in done.out, '{"message": "line' in done.out) == (0, True, True)
     done = place.run(*tried, "--event-name", "issues")
-    assert (done.status, done.out) == (1, "starts nothing: events: 'issues' is none of push\n")
+    assert (done.status, done.out) == (1, "refused: events: 'issues' is none of push\n")
     assert "--event: plan.yaml is not JSON" in place.fails("triggers", "test", "push", "--event", "plan.yaml")
     place.serve("daemon.yaml")
     until(lambda: "waiting" in place.run("triggers", "list").out)

@@ -1,7 +1,8 @@
 """Measure the page with made-up sessions: ``python -m tests.page.measure [SESSIONS] [RECORDS_PER_SECOND] [SECONDS]``.
 
 Prints the time of an update (fold, render, layout of the changes, timeline), the time from a key to the frame that has
-its effect, the number of elements, and the memory after a collection.
+its effect, the number of elements, and the memory after a collection. Then it gives the page the records of an hour, of
+sessions that begin, work and end, and prints the memory after each quarter.
 """
 
 from __future__ import annotations
@@ -10,9 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from tests.page.page_kit import browser, daemon_in
 
+QUARTERS = 4
+RECORDS = 90_000
+"""Records of a quarter of an hour, at 100 a second."""
+STEP = 3_000
 KEY = """() => new Promise((done) => {
     const begin = performance.now();
     dispatchEvent(new KeyboardEvent("keydown", { key: "j", bubbles: true }));
@@ -39,9 +45,19 @@ def main(sessions: int = 1000, rate: int = 100, seconds: int = 20) -> None:
         print("keys", _summary(keys))
         print("elements", page.evaluate("document.getElementsByTagName('*').length"))
         session = page.context.new_cdp_session(page)
-        session.send("HeapProfiler.collectGarbage")
-        used = session.send("Runtime.getHeapUsage")["usedSize"]
-        print(f"memory {used / 1e6:.1f} MB after {page.evaluate('page.live.seq')} records")
+        print(_memory(page, session))
+        page.evaluate("clearInterval(feeding)")
+        for _ in range(QUARTERS):
+            for _ in range(RECORDS // STEP):
+                page.evaluate(f"pour({STEP})")
+            print(_memory(page, session))
+
+
+def _memory(page: Any, session: Any) -> str:
+    session.send("HeapProfiler.collectGarbage")
+    used = session.send("Runtime.getHeapUsage")["usedSize"]
+    known = page.evaluate("page.live.sessions.size")
+    return f"memory {used / 1e6:.1f} MB after {page.evaluate('page.live.seq')} records, {known} sessions known"
 
 
 def _summary(times: list[float]) -> str:

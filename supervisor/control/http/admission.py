@@ -157,6 +157,8 @@ class Admission:
         name, hooks = path_of(scope).removeprefix(HOOKS), self._hooks()
         limits = hooks.limits(name) if hooks is not None else None
         if hooks is None or limits is None:
+            if hooks is not None:
+                hooks.note_unknown(name)
             raise Problem(404, "there is no webhook of that name; its trigger is in config/triggers.yaml")
         per_minute = limits.requests_per_minute
         rate = self._hook_rates.setdefault(per_minute, RateLimit(per_s=per_minute / 60, burst=per_minute))

@@ -19,13 +19,13 @@ from supervisor.control.http.callers import HOST, Identify
 from supervisor.control.http.commands import add_commands
 from supervisor.control.http.errors import add_error_handlers
 from supervisor.control.http.events import router as events_router
+from supervisor.control.http.hooks import hooks_of
 from supervisor.control.http.hooks import router as hooks_router
 from supervisor.control.http.page_access import PageAccess, add_page
 from supervisor.control.http.queries import add_queries
 from supervisor.control.http.views import Views
 from supervisor.host.api import Supervisor
 from supervisor.journal.statedir import StateDir
-from supervisor.plans.daemon_control import Hooks
 from supervisor.policies.argument_checks import check_type
 from supervisor.ports.version import installed_version
 
@@ -74,16 +74,12 @@ def build_app(
     app.state.supervisor, app.state.views = sup, Views(sup.reader, state)
     app.state.closing, app.state.streams, app.state.abort_plans = closing, set(), OrderedDict()
     has_page = page is not None
-    admission = Admission(app, identify, origins=origins, rate=rate, has_page=has_page, hooks=lambda: _hooks_of(sup))
+    admission = Admission(app, identify, origins=origins, rate=rate, has_page=has_page, hooks=lambda: hooks_of(sup))
     if not origins:
         return admission
     headers = ["authorization", "content-type", "idempotency-key", "last-event-id"]
     methods = ["GET", "POST", "DELETE"]
     return CORSMiddleware(admission, allow_origins=list(origins), allow_methods=methods, allow_headers=headers)
-
-
-def _hooks_of(sup: Supervisor) -> Hooks | None:
-    return sup.core.daemon.hooks if sup.core.daemon is not None else None
 
 
 def make_routes() -> FastAPI:

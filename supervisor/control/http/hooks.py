@@ -14,8 +14,15 @@ from starlette.responses import Response
 from supervisor.control.http.admission import HOOKS
 from supervisor.control.http.errors import ErrorReply, Problem
 from supervisor.control.http.queries import ERRORS, reply, supervisor_of
+from supervisor.host.api import Supervisor
+from supervisor.plans.daemon_control import Hooks
 
 router = APIRouter(tags=["webhooks"])
+
+
+def hooks_of(sup: Supervisor) -> Hooks | None:
+    """Return the webhooks of a supervisor; ``None`` if it has no daemon, or no triggers."""
+    return sup.core.daemon.hooks if sup.core.daemon is not None else None
 
 
 class HookOutcome(BaseModel):
@@ -40,8 +47,7 @@ class HookOutcome(BaseModel):
     },
 )
 async def deliver(request: Request, name: Annotated[str, Path(description="the name of the trigger")]) -> Response:
-    daemon = supervisor_of(request).core.daemon
-    hooks = daemon.hooks if daemon is not None else None
+    hooks = hooks_of(supervisor_of(request))
     assert hooks is not None, "the admission has found the webhook"
     outcome = await hooks.deliver(name, dict(request.headers), await request.body())
     if outcome.status >= 400:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.diagnostics.causal_trace import RecordList, why
 from supervisor.diagnostics.cause_sentence import cause_sentence
@@ -174,3 +175,50 @@ def test_a_session_has_the_word_of_its_task() -> None:
     failed = record(Kind.TASK, "r1#fix", "failed", "FAILED", reason="the budget is spent")
     assert why(RecordList(chain(BORN, claimed, spent)), "fix").sentence.startswith("session fix was aborted at ")
     assert why(RecordList(chain(BORN, claimed, spent, failed)), "fix").sentence.startswith("session fix failed at ")
+
+
+DELIVERED = record(Kind.TRIGGER, "@push", "delivery_accepted", "running", metadata={"delivery": "7:d1"})
+SETTLED = record(Kind.WORKSTREAM, "r1", "settled_with_failures", "failed", metadata={"failed": 1})
+CANCELLED = record(Kind.TASK, "r1#after", "cancelled", "CANCELLED", reason="no")
+TAKEN_OVER = record(Kind.JOB, "r1#bad:job", "scheduler_assigned", "running", actor="plan")
+
+
+@pytest.mark.parametrize(
+    ("entity_id", "logs", "expected"),
+    [
+        (
+            "r1",
+            [chain(DELIVERED, BORN, BAD_FAILED, SETTLED)],
+            "run r1 failed at T: 1 of its tasks failed; task r1#bad failed at T: exit status 3; trigger @push started "
+            "it at T for delivery 7:d1.",
+        ),
+        (
+            "r1#after",
+            [chain(DELIVERED, BORN, BAD_FAILED, CANCELLED)],
+            "task r1#after was cancelled at T: no; task r1#bad failed at T: exit status 3.",
+        ),
+        (
+            "r1",
+            [chain(DELIVERED, BORN), chain(TAKEN_OVER, SETTLED)],
+            "run r1 failed at T: 1 of its tasks failed; scheduler_assigned of job r1#bad:job by plan at T; trigger "
+            "@push started it at T for delivery 7:d1.",
+        ),
+        (
+            "@push",
+            [chain(DELIVERED, BORN, record(Kind.TRIGGER, "@push", "run_ended", "waiting", actor="triggers"))],
+            "trigger @push is waiting since T: run_ended by triggers.",
+        ),
+    ],
+)
+def test_a_run_that_a_trigger_has_started(entity_id: str, logs: Sequence[list[LifecycleEvent]], expected: str) -> None:
+    """The sentence about a run names the delivery that has started it, also if the causes of its end begin with a
+    takeover; the sentences about its tasks and about the trigger are as without it."""
+    records = [
+        replace(one, seq=one.seq + base, cause_id=one.cause_id and one.cause_id + base)
+        for base, log in zip((0, 10), logs, strict=False)
+        for one in log
+    ]
+    found = why(RecordList(records), entity_id)
+    assert _TIME.sub("T", found.sentence) == expected
+    if entity_id == "r1":
+        assert [one.metadata.get("delivery") for one in found.records].count("7:d1") == 1

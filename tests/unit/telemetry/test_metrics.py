@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import anyio
 import anyio.to_thread
@@ -14,10 +16,15 @@ from prometheus_client import start_http_server
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_plain
 
+from supervisor.ports.process import UnidentifiedProcess
+from supervisor.processes.containment import Containment
+from supervisor.processes.descent import identity
+from supervisor.processes.losses import Losses
 from supervisor.telemetry import TelemetryOff, metrics_registry
 from supervisor.telemetry.collector import expose
 from supervisor.telemetry.figures import EXEMPLAR_MAX, Figures, Histogram
 from supervisor.telemetry.metric_table import LABEL_VALUES_MAX, METRICS, OTHER
+from tests.support import DEADLINE_S
 from tests.unit.telemetry.telemetry_kit import Exported, observed, value
 
 pytestmark = pytest.mark.anyio
@@ -125,12 +132,17 @@ async def test_a_scrape_may_come_from_another_thread() -> None:
     """Scrapes of a server in another thread succeed while sessions begin and end."""
     async with observed(telemetry=METRICS_ON) as sup:
         server, thread = start_http_server(0, addr="127.0.0.1", registry=metrics_registry(sup))
+        url = f"http://127.0.0.1:{server.server_port}/metrics"
         over = anyio.Event()
-        pages: list[bytes] = []
+        pages: list[str] = []
+
+        def ask() -> str:
+            with urlopen(Request(url, headers={"Accept": OPENMETRICS}), timeout=DEADLINE_S) as reply:
+                return str(reply.read().decode())
 
         async def scrape() -> None:
             while not over.is_set():
-                pages.append(await anyio.to_thread.run_sync(expose, metrics_registry(sup), OPENMETRICS))  # type: ignore[arg-type]
+                pages.append(await anyio.to_thread.run_sync(ask))
 
         async with anyio.create_task_group() as group:
             group.start_soon(scrape)
@@ -139,10 +151,28 @@ async def test_a_scrape_may_come_from_another_thread() -> None:
                 await session.run("work")
                 await session.close()
             over.set()
+        pages.append(await anyio.to_thread.run_sync(ask))
         await anyio.to_thread.run_sync(server.shutdown)
         server.server_close()
         thread.join()
     assert len(pages) > 1
+    ended = [family for family in read_openmetrics(pages[-1]) if family.name == "supervisor_sessions_ended"]
+    assert sum(sample.value for one in ended for sample in one.samples if sample.name.endswith("_total")) == 20
+
+
+async def test_a_scrape_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape, which may come from another thread, only looks at what is known of processes that may have escaped:
+    their list is changed by the supervisor's own watch."""
+    losses = Losses(Containment())
+    own, gone = identity(os.getpid()), (os.getpid(), 1)
+    known = {one: UnidentifiedProcess(pid=one[0], name="", since=0.0, sessions=()) for one in (own, gone)}
+    monkeypatch.setattr(losses, "_unidentified", dict(known))
+    async with observed(telemetry=METRICS_ON) as sup:
+        sup.core.unidentified = losses.unidentified
+        assert value(sup, "supervisor_unidentified_processes") == 1
+        assert losses._unidentified == known
+        losses.follow()
+        assert losses._unidentified.keys() == {own}
 
 
 async def test_without_the_setting_there_is_no_registry() -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from supervisor.telemetry import files
+from supervisor.telemetry import files, service
 from supervisor.telemetry.activities import Activity, ActivityKind
 from supervisor.telemetry.files import FILES_MAX, TelemetryFiles
-from tests.unit.telemetry.telemetry_kit import observed
+from tests.unit.telemetry.telemetry_kit import observed, value
 
 pytestmark = pytest.mark.anyio
 
@@ -75,21 +76,71 @@ def test_a_disk_that_fails_is_logged_once(tmp_path: Path, caplog: pytest.LogCapt
         written.add(ended(number))
         written.write()
     assert caplog.text.count("cannot be written") == 1
+    assert f"let this user write {tmp_path / 'metrics'}, and free space" in caplog.text
+    assert "lost_lines" not in caplog.text
     (tmp_path / "metrics").unlink()
     written.add(ended(4))
     written.write()
     assert [one["id"] for one in lines(tmp_path / "metrics/metrics.jsonl")] == ["s4"]
-    assert caplog.text.count("can be written again") == 1
+    assert caplog.text.count("lost_lines=3") == 1
 
 
-def test_lines_that_wait_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines that find no room are left out, so that a hanging disk costs no memory."""
-    monkeypatch.setattr(files, "WAITING_MAX", 4)
+def test_lost_lines_are_counted_at_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The number of lost lines is logged at the end, too, if the disk fails until then; each write returns its own."""
+    (tmp_path / "metrics").write_text("no folder")
+    written = TelemetryFiles(tmp_path / "metrics", tmp_path / "traces")
+    lost = []
+    for number in range(3):
+        written.add(ended(number))
+        lost.append(written.write(is_last=number == 2))
+    assert lost == [1, 1, 1]
+    assert caplog.text.count("lost_lines=3") == 1
+
+
+def test_lines_that_wait_are_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Lines that find no room are left out, so that a hanging disk costs no memory; their number is logged."""
+    monkeypatch.setattr(files, "WAITING_MAX", 2)
     written = TelemetryFiles(tmp_path / "metrics", tmp_path / "traces")
     for number in range(10):
         written.add(ended(number))
-    written.write()
+    assert (written.write(), written.write()) == (16, 0)
     assert len(lines(tmp_path / "metrics/metrics.jsonl")) == 2
+    assert caplog.text.count("lost_lines=16") == 1
+
+
+async def test_lines_are_made_in_a_thread_and_only_if_there_are_any(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No line is made where records are committed, and no thread is entered while nothing ends; lost lines are
+    counted by a metric."""
+    threads: list[int] = []
+    usual = TelemetryFiles.write
+
+    def noted(self: TelemetryFiles, *, is_last: bool = False) -> int:
+        threads.append(threading.get_ident())
+        return usual(self, is_last=is_last) + 7
+
+    def line(activity: Activity) -> dict[str, Any]:
+        assert threading.get_ident() in threads
+        return {"id": activity.id}
+
+    monkeypatch.setattr(TelemetryFiles, "write", noted)
+    monkeypatch.setattr(files, "metrics_line", line)
+    monkeypatch.setattr(service, "WRITE_S", 0.0)
+    async with observed(tmp_path / "sd", telemetry={"files": True, "metrics": True}) as sup:
+        session = await sup.start_session("lead", agent="helpful")
+        await session.run("work")
+        await session.close()
+        while not threads:
+            await anyio.lowlevel.checkpoint()
+        for _ in range(1000):
+            await anyio.lowlevel.checkpoint()
+        assert len(threads) == 1
+        assert threading.get_ident() not in threads
+        assert value(sup, "supervisor_telemetry_lines_lost_total") == 7
+    assert [one["id"] for one in lines(tmp_path / "sd/metrics/metrics.jsonl")] == ["lead"]
 
 
 async def test_nothing_is_written_without_the_setting(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from supervisor.triggers.schedule import (
     LATE_S,
+    MISSED_MAX,
     Missed,
     Schedule,
+    Skipped,
     check_cron,
     find_due,
     local_text,
@@ -117,16 +119,29 @@ def test_missed_occurrences(missed: Missed, starts: int, skipped: int) -> None:
     """Of three occurrences that are late none, the last or each starts a run; one that is on time starts one too."""
     schedule, begin = Schedule("0 * * * *", read_zone("UTC")), at("2026-01-01 00:30")
     due = find_due(schedule, missed, begin, at("2026-01-01 03:30"))
-    assert (len(due.starts), len(due.skipped)) == (starts, skipped)
-    assert [*due.skipped, *due.starts][-1] == at("2026-01-01 03:00")
+    first = at("2026-01-01 01:00")
+    expected = Skipped(skipped, first, first + (skipped - 1) * HOUR_S) if skipped else None
+    assert (len(due.starts), due.skipped) == (starts, expected)
+    assert due.starts[-1:] in ((), (at("2026-01-01 03:00"),))
     due = find_due(schedule, missed, begin, at("2026-01-01 04:00") + LATE_S)
-    assert (len(due.starts), len(due.skipped)) == (starts + 1, skipped)
+    assert (len(due.starts), due.skipped) == (starts + 1, expected)
 
 
 def test_a_long_absence_is_bounded() -> None:
     """After a year only the occurrences of the last seven days are looked at."""
     due = find_due(Schedule("", read_zone("UTC"), 3600), Missed.SKIP, NOW, NOW + 365 * 86_400)
-    assert len(due.skipped) == 7 * 24 - 1
+    assert due.skipped is not None
+    assert due.skipped.number == 7 * 24 - 1
+
+
+def test_missed_occurrences_are_bounded() -> None:
+    """Of a week of an interval of ten seconds, ``all`` keeps as many as one run and its queue can take, the newest;
+    the number of the others, and the first and the last of them, are known."""
+    week_s = 7 * 86_400
+    due = find_due(Schedule("", read_zone("UTC"), 10), Missed.ALL, NOW, NOW + week_s)
+    late = [at for at in due.starts if at < NOW + week_s - LATE_S]
+    assert (len(late), late[-1]) == (MISSED_MAX, NOW + week_s - LATE_S - 10)
+    assert due.skipped == Skipped(week_s // 10 - 7 - MISSED_MAX, NOW + 10, late[0] - 10)
 
 
 @pytest.mark.parametrize(

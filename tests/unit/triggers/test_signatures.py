@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.triggers.signatures import PROVIDERS, Forged, Malformed, Received, check_secret, receive
+from supervisor.triggers.signatures import Forged, Malformed, Provider, Received, check_secret, receive
 from tests.unit.triggers.webhook_kit import NOW, SECRET, SECRETS, STANDARD, signed
 
 
 def take(provider: str, headers: Mapping[str, str], body: bytes, now: float = NOW) -> Received:
     if provider == "standard":
-        return receive("gitlab", STANDARD, headers, body, now)
-    return receive(provider, SECRETS[provider], headers, body, now)
+        return receive(Provider.GITLAB, STANDARD, headers, body, now)
+    return receive(Provider(provider), SECRETS[provider], headers, body, now)
 
 
 GENUINE: list[tuple[str, dict[str, Any], str, str]] = [
@@ -126,14 +126,14 @@ def test_two_hooks_with_one_delivery_id_are_two_deliveries() -> None:
 def test_weak_secrets_are_refused(provider: str, secret: str, message: str) -> None:
     """A secret that is too short, or no key of its provider, is refused when the trigger is defined."""
     with pytest.raises(ValueError, match=message):
-        check_secret(provider, secret)
+        check_secret(Provider(provider), secret)
 
 
 def test_good_secrets() -> None:
     """Secrets of each provider, and the signing token of GitLab, are accepted."""
-    for provider in PROVIDERS:
+    for provider in Provider:
         check_secret(provider, SECRETS[provider])
-    check_secret("gitlab", STANDARD)
+    check_secret(Provider.GITLAB, STANDARD)
 
 
 SIGNED = (
@@ -145,11 +145,13 @@ SIGNED = (
 
 
 @given(
-    provider=st.sampled_from(PROVIDERS),
+    provider=st.sampled_from(list(Provider)),
     headers=st.dictionaries(st.sampled_from(SIGNED), st.text(max_size=40)),
     body=st.binary(max_size=60),
 )
-def test_no_request_of_a_stranger_raises_another_error(provider: str, headers: dict[str, str], body: bytes) -> None:
+def test_no_request_of_a_stranger_raises_another_error(
+    provider: Provider, headers: dict[str, str], body: bytes
+) -> None:
     """A request of a stranger is forged, with any headers and any body."""
     with pytest.raises(Forged):
         receive(provider, SECRETS[provider], headers, body, NOW)

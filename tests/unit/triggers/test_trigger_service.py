@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from supervisor.diagnostics.invariants import RecordChecker
 from supervisor.embedding.runtime import open_supervisor
 from supervisor.journal.memory import MemoryJournal, MemoryStore
-from supervisor.lifecycles.types import LifecycleEvent
+from supervisor.lifecycles.types import LifecycleEvent, RecordId
 from supervisor.plans import Plan
 from supervisor.plans.daemon_control import PlanRequest, SubmittedPlan
 from supervisor.plugins.reading import load_plan
@@ -61,16 +61,18 @@ class Taker:
         self.runs: dict[str, str] = {}
         """Runs by their keys."""
         self.asked: list[PlanRequest] = []
+        self.causes: list[RecordId | None] = []
         self.refuses = False
 
     def read_request(self, request: PlanRequest) -> Plan:
         return load_plan(Path("plan.yaml"), content=request.text.encode(), agents=AGENTS)
 
-    async def submit(self, request: PlanRequest) -> SubmittedPlan:
+    async def submit(self, request: PlanRequest, cause: RecordId | None) -> SubmittedPlan:
         await anyio.lowlevel.checkpoint()
         if self.refuses:
             raise Refused("not now")
         self.asked.append(request)
+        self.causes.append(cause)
         assert request.key is not None
         run = self.runs.setdefault(request.key, f"r{len(self.runs) + 1}")
         return SubmittedPlan(run=run)
@@ -254,8 +256,8 @@ def test_a_kill_between_decision_and_run_loses_nothing(virtually: Callable[[Play
 
     async def play(world: World) -> None:
         class Stuck(Taker):
-            async def submit(self, request: PlanRequest) -> SubmittedPlan:
-                found = await super().submit(request)
+            async def submit(self, request: PlanRequest, cause: RecordId | None) -> SubmittedPlan:
+                found = await super().submit(request, cause)
                 await anyio.sleep_forever()
                 return found
 
@@ -273,6 +275,88 @@ def test_a_kill_between_decision_and_run_loses_nothing(virtually: Callable[[Play
             await anyio.sleep(60)
         assert world.deliveries("run_started") == world.deliveries("run_ended") == ["2026-05-01T08:10:00Z"]
         assert second.asked == []
+
+    virtually(play)
+
+
+def test_a_run_follows_from_its_delivery(virtually: Callable[[Play], None]) -> None:
+    """The cause of a run is the record of its delivery, also if the daemon was killed between the record and the
+    run."""
+
+    async def play(world: World) -> None:
+        class Deaf(Taker):
+            async def submit(self, request: PlanRequest, cause: RecordId | None) -> SubmittedPlan:
+                await anyio.sleep_forever()
+                raise AssertionError
+
+        world.write(every(t=600))
+        world.wall.set("2026-05-01 08:00")
+        async with world.daemon(Deaf()):
+            await anyio.sleep(610)
+        async with world.daemon(second := Taker()):
+            await anyio.sleep(600)
+        assert second.causes == [one.seq for one in world.records() if one.event == "delivery_accepted"]
+        assert len(second.causes) == 2
+
+    virtually(play)
+
+
+def test_refused_occurrences_do_not_fill_the_journal(virtually: Callable[[Play], None]) -> None:
+    """While a run goes on for an hour, of the occurrences of every ten seconds one a minute is on record, and each
+    record says how many have none; a daemon that follows decides none of them again."""
+
+    async def play(world: World) -> None:
+        world.write(f"triggers: {{t: {{schedule: {{every_s: 10, missed: once}}, {TASK}}}}}")
+        world.wall.set("2026-05-01 08:00")
+        async with world.daemon(taker := Taker(runs_s=HOUR_S)):
+            await anyio.sleep(HOUR_S)
+        refused = [one for one in world.records() if one.event == "delivery_refused"]
+        assert 58 <= len(refused) <= REFUSALS_PER_HOUR
+        assert sum(1 + one.metadata["unrecorded"] for one in refused) >= 358 - 6
+        assert {one.reason for one in refused} == {"overlap: a run of this trigger goes on"}
+        assert len(taker.asked) == 1
+
+    virtually(play)
+
+
+def test_a_week_without_a_daemon_is_decided_in_few_records(virtually: Callable[[Play], None]) -> None:
+    """Of the 60,480 occurrences of a week, ``missed: all`` starts or queues as many as one run and its queue take; one
+    record has the number of the others. Nothing of the week is decided again."""
+
+    async def play(world: World) -> None:
+        world.write(f"triggers: {{t: {{schedule: {{every_s: 10, missed: all}}, overlap: queue, {TASK}}}}}")
+        world.wall.set("2026-05-01 08:00")
+        async with world.daemon(Taker()):
+            await anyio.sleep(1)
+        world.wall.offset += 7 * 24 * HOUR_S
+        async with world.daemon(taker := Taker(runs_s=HOUR_S)):
+            await anyio.sleep(5)
+        missed, *others = world.reasons()
+        assert missed.startswith("missed: 60452 occurrences from 2026-05-01T08:00:")
+        assert others == []  # the six that are not late find the queue full: counted
+        assert (len(taker.asked), len(world.deliveries("delivery_queued"))) == (1, 20)
+
+    virtually(play)
+
+
+def test_requests_to_unknown_webhooks_are_on_record(virtually: Callable[[Play], None]) -> None:
+    """A request to a webhook that is not there is on record, with its name as data of few characters, up to the limit
+    of an hour; the log is kept by the next daemon, and is no trigger of the file."""
+
+    async def play(world: World) -> None:
+        world.write(every(t=600))
+        world.wall.set("2026-05-01 08:00")
+        async with world.daemon(Taker()) as running:
+            assert (await running.deliver("pusch", {}, b"{}")).status == 404
+            for number in range(100):
+                running.note_unknown(f"\x1b[31m{number}" + "x" * 5000)
+        async with world.daemon(Taker()) as running:
+            running.note_unknown("t")
+        refused = [one for one in world.records() if one.event == "delivery_refused"]
+        assert {one.entity_id for one in refused} == {"@unknown"}
+        assert refused[0].reason == "unknown: there is no webhook 'pusch'"
+        assert all(one.reason.isascii() and one.reason.isprintable() and len(one.reason) < 200 for one in refused)
+        assert len(refused) == REFUSALS_PER_HOUR + 1
 
     virtually(play)
 

@@ -153,7 +153,7 @@ async def test_notices_of_the_kernel(tmp_path: Path) -> None:
     folder = tmp_path / "inbox"
     folder.mkdir()
     with anyio.fail_after(DEADLINE_S):
-        async with aclosing(notices(lambda: [folder])) as found:
+        async with aclosing(notices([folder])) as found:
             await anext(found)
             for name in ("first", "second"):
                 (folder / name).write_text("x")
@@ -179,7 +179,7 @@ async def test_a_watch_does_not_hold_up_an_abort(tmp_path: Path, monkeypatch: py
             heard = anyio.Event()
 
             async def listen() -> None:
-                async with aclosing(notices(lambda: [tmp_path])) as found:
+                async with aclosing(notices([tmp_path])) as found:
                     async for _ in found:
                         heard.set()
 

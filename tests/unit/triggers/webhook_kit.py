@@ -22,8 +22,9 @@ def mac(key: bytes, message: bytes) -> bytes:
 
 
 def signed(provider: str, document: object, *, at: float = NOW, **more: str) -> tuple[dict[str, str], bytes]:
-    """Return headers and body as the provider sends them; *more* are further headers, with _ for -."""
-    body, time = json.dumps(document).encode(), str(int(at))
+    """Return headers and body as the provider sends them; *document* may be the body itself, and *more* are further
+    headers, with _ for -."""
+    body, time = document if isinstance(document, bytes) else json.dumps(document).encode(), str(int(at))
     headers = {name.replace("_", "-"): value for name, value in more.items()}
     match provider:
         case "github":

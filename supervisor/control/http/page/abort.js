@@ -97,7 +97,7 @@ export class AbortDialog extends Component {
       </fieldset>
       <section class="dry" aria-labelledby="dry-title" aria-live="polite">
         <h3 id="dry-title">Dry run <span>${plan ? (n ? `${what}, ${plural(processes, "process", "processes")}` : plan.already_ended ? "it has ended already" : "nothing would end") : error ? "" : "asking the supervisor…"}</span>${plan && html`<code>${plan.id.slice(0, 8)}</code>`}</h3>
-        ${plan && n > 0 && html`<${Ladder} due=${plan.nodes.find((one) => one.due)?.due} now=${plan.now} />
+        ${plan && n > 0 && html`<${Stages} due=${plan.nodes.find((one) => one.due)?.due} now=${plan.now} />
           <p class="soft small">Each goes through these stages only as far as it must. After ${duration(plan.deadline_s)} what is left is abandoned, and reported.</p>
           <ul class="ends" aria-label="Would end" tabindex="0">${plan.nodes.map((node) => html`<${Planned} key=${node.id} app=${app} node=${node} />`)}</ul>`}
         ${plan?.ending.length > 0 && html`<p class="soft small">Ending already: ${plan.ending.map((one) => one.id).join(", ")}</p>`}
@@ -130,11 +130,11 @@ function Planned({ app, node, progress }) {
   return html`<li>${s ? html`<${Indicator} state=${s.visual} />` : html`<span></span>`}<b>${line(node.id)}</b><span class="ends-what">${text}</span><span class="ends-pids">${node.processes.map((one) => one.pid).join(" ")}</span></li>`;
 }
 
-export function Ladder({ due, now }) {
+function Stages({ due, now }) {
   if (!due) return null;
   let before = 0;
   const shown = STAGES.slice(0, 4).filter((stage) => due[`${stage}_s`] !== null && due[`${stage}_s`] !== undefined && (!now || stage === "kill"));
-  return html`<ol class="ladder" aria-label="Stages and their deadlines">${shown.map((stage) => {
+  return html`<ol class="stages" aria-label="Stages and their deadlines">${shown.map((stage) => {
     const until = due[`${stage}_s`];
     const share = Math.max(0.2, until - before);
     before = until;
@@ -142,7 +142,7 @@ export function Ladder({ due, now }) {
   })}</ol>`;
 }
 
-export function Receipt({ receipt }) {
+function Receipt({ receipt }) {
   const bad = receipt.survivors !== 0;
   return html`<section class="receipt" aria-label="Receipt">
     <p class="survivors" data-bad=${bad}><b>${bad ? receipt.survivors : "0"}</b> ${receipt.survivors === 1 ? "survivor" : "survivors"}${receipt.already_ended ? " · it had ended already, or was ending" : ""}</p>

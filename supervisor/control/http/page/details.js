@@ -2,7 +2,7 @@
 import { html } from "./vendor/preact-htm.js";
 import { age, clock, clean, count, duration, line, moment, money, plural, tokensOf } from "./format.js";
 import { Indicator } from "./icon.js";
-import { MACHINES, isTask } from "./model.js";
+import { MACHINES } from "./model.js";
 
 const CALLS_SHOWN = 12;
 const RECORDS_SHOWN = 30;
@@ -44,7 +44,7 @@ function SessionDetails({ app, one: s, now }) {
       ${!s.stage && calls.map((call) => html`<div class="call" key=${call.id} data-on=${app.ui.item === call.id}><code>${call.title}</code><span class="soft small">${call.id} · open for <b>${duration(now - call.start)}</b>${call.pid ? ` · pid ${call.pid}` : ""}</span>${!ended && html`<button class="small-button" disabled=${!app.canCommand()} aria-label=${`Abort call… ${call.id}`} onClick=${() => app.askAbort(s.id, call.id)}>Abort call…</button>`}</div>`)}
       ${s.note && !ended && app.isPresent() && html`<p class="soft small">${line(s.note)}</p>`}
       ${s.stage && html`<p class="soft small">Stage <b class="stage" data-stage=${s.stage.stage}>${s.stage.stage}</b> since ${duration(now - s.stage.since)}${s.stage.until ? `, until ${clock(s.stage.until)}` : ""}.</p>`}
-      ${ended && html`<p class="soft small">${s.rung && html`Stage <b class="stage" data-stage=${s.rung}>${s.rung}</b>, `}${s.took !== null ? `${duration(s.took)} after it was told to end; ` : ""}<b data-bad=${s.survivors !== 0}>${s.survivors}</b> survivors.</p>`}
+      ${ended && html`<p class="soft small">${s.reached && html`Stage <b class="stage" data-stage=${s.reached}>${s.reached}</b>, `}${s.took !== null ? `${duration(s.took)} after it was told to end; ` : ""}<b data-bad=${s.survivors !== 0}>${s.survivors}</b> survivors.</p>`}
       ${s.turns.flatMap((turn) => turn.permissions).filter((one) => one.open).map((one) => html`<${Permission} key=${one.id} app=${app} one=${one} now=${now} />`)}
     <//>
     <${Why} app=${app} one=${s} now=${now} />

@@ -44,8 +44,8 @@ export const tokensOf = (used) => (used?.input_tokens || 0) + (used?.output_toke
 export const plural = (n, word, more = `${word}s`) => `${n} ${n === 1 ? word : more}`;
 
 /** Seconds after which an age comes forward, and after which it looks stale. */
-export const OLD_S = 30;
-export const STALE_S = 120;
+const OLD_S = 30;
+const STALE_S = 120;
 export const staleness = (s) => (s >= STALE_S ? "stale" : s >= OLD_S ? "old" : "fresh");
 
 const UNSAFE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb]|[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/g;

@@ -288,7 +288,7 @@ export class Lanes {
   /** From the order to end until the end: the stage that was reached, in its colour. */
   stages(s, top, until, abort) {
     const { ctx, c } = this;
-    const known = s.stage ? s.stage.stage : s.rung;
+    const known = s.stage ? s.stage.stage : s.reached;
     if (!abort && (known === "request" || !known)) return;
     const tone = c[STAGE_TONE[known] || "text-3"];
     const begin = abort ? abort.t : s.stop.t;
@@ -347,7 +347,7 @@ export class Lanes {
     ctx.arc(x, y, 3.5, 0, 7);
     ctx.fill();
     ctx.stroke();
-    const text = s.stop?.abort ? `${s.rung} ${duration(s.took)}` : s.outcome === "completed" ? "" : s.outcome;
+    const text = s.stop?.abort ? `${s.reached} ${duration(s.took)}` : s.outcome === "completed" ? "" : s.outcome;
     if (!text) return;
     ctx.font = WORDS;
     ctx.fillStyle = c["text-2"];

@@ -18,7 +18,7 @@ import { Waiting } from "./waiting.js";
 const HISTORY_MAX = 60_000;
 const PAINT_MS = 125; // words change at most eight times a second
 const BUILD = document.querySelector('meta[name="build"]').content;
-const SIZES = { tree: [300, 760], details: [280, 640] };
+const DETAILS_PX = [280, 640];
 
 class App extends Component {
   constructor() {
@@ -77,7 +77,6 @@ class App extends Component {
     this.live.seq = begin;
     this.begin = begin;
     this.history = [];
-    this.marks = [];
     this.remote.clear();
     this.pending.clear();
     if (this.past) this.present();
@@ -90,7 +89,7 @@ class App extends Component {
       model.apply(one);
       this.history.push(one);
       if (one.entity_type === "turn" && (one.event === "PermissionRequested" || one.event === "PermissionAnswered")) this.askPermissions = true;
-      if (one.entity_type === "turn" || one.entity_type === "task") this.settle(one);
+      if (one.entity_type === "turn" || one.entity_type === "task") this.acknowledge(one);
     }
     const most = this.isJournal() ? JOURNAL_WINDOW : HISTORY_MAX;
     if (this.history.length > most * 1.1) {
@@ -101,7 +100,7 @@ class App extends Component {
   }
 
   /** A command has had its effect: its record has come. */
-  settle(r) {
+  acknowledge(r) {
     for (const [id] of this.pending) {
       const subject = this.live.permissions.get(id) || this.live.tasks.get(id);
       if (isTask(id) ? r.entity_id === id && r.outcome !== "fact" : !subject && id.startsWith(`${r.entity_id}:`)) this.pending.delete(id);
@@ -281,7 +280,7 @@ class App extends Component {
       }, 3000);
     } catch (error) {
       this.pending.delete(id);
-      this.say(error instanceof ApiError ? error.message : String(error), true);
+      this.notify(error instanceof ApiError ? error.message : String(error), true);
     }
     this.changed();
   }
@@ -303,7 +302,7 @@ class App extends Component {
     this.set({ view: "sessions", span: Math.max(8, (this.now() - abort.t) * 2.5), end: null });
   }
 
-  say(text, bad = false) {
+  notify(text, bad = false) {
     this.set({ notice: { text, bad } });
   }
 
@@ -450,7 +449,7 @@ class App extends Component {
       const s = all[(at + i) % all.length];
       if (s.ended === null && (s.visual === "STALLED" || s.visual === "UNKNOWN" || s.stage || this.model.openPermission(s))) return this.select(s.id);
     }
-    return this.say("Nothing is stalled, asks, or is ending.");
+    return this.notify("Nothing is stalled, asks, or is ending.");
   }
 
   along(by) {
@@ -479,8 +478,8 @@ class App extends Component {
     const s = this.model.sessions.get(ui.selected);
     switch (name) {
       case "abort":
-        if (!s || s.ended !== null) return this.say(s ? `${s.id} has ended already.` : "Select a session: it is what an abort is about.");
-        if (!this.canCommand()) return this.say("No command can be given now: the page shows the past, or the supervisor does not answer.");
+        if (!s || s.ended !== null) return this.notify(s ? `${s.id} has ended already.` : "Select a session: it is what an abort is about.");
+        if (!this.canCommand()) return this.notify("No command can be given now: the page shows the past, or the supervisor does not answer.");
         return this.set({ dialog: "abort" });
       case "unit": return this.set({ unit: { cost: "tokens", tokens: "calls", calls: "cost" }[ui.unit] });
       case "all": {
@@ -570,13 +569,13 @@ class App extends Component {
 function Top({ app, now }) {
   const { model, ui, stream } = app;
   const name = (stream.state?.directory || "").replace(/\/\.sdd$/, "").split("/").filter(Boolean).at(-1) || "supervisor";
-  const scope = [...model.scopes.values()].filter((one) => one.limits.cost_usd !== undefined && one.limits.cost_usd !== null && /^(workstream:)?r\d+$/.test(one.id)).at(-1);
+  const scope = [...model.scopes.values()].filter((one) => (one.limits.cost_usd ?? null) !== null && model.runs.get(one.id)?.ended === null).at(-1);
   const tokens = tokensOf(model.total);
   return html`<header class="top">
     <h1 title=${stream.state?.directory}>${name}</h1>
     <span class="status" data-status=${app.isPresent() ? stream.status : "past"}>${app.isPresent() ? { opening: "opening", live: "live", lost: "no connection", ended: "has ended", journal: "journal" }[stream.status] : "the past"}</span>
     <div class="counts" role="group" aria-label="Filter by state">${Object.keys(VISUAL).map((state) => html`<button key=${state} class="count" data-none=${!model.counts[state]} aria-pressed=${ui.only === state} title=${`${state}: ${VISUAL[state].means}`} onClick=${() => app.set({ only: ui.only === state ? null : state, view: "sessions" })}><${Indicator} state=${state} quiet /><b>${model.counts[state]}</b><span>${state.toLowerCase()}</span></button>`)}</div>
-    <dl class="totals"><div><dt>Cost</dt><dd>$${money(model.total.cost_usd)}${scope && html`<span> of ${money(scope.limits.cost_usd)}</span>`}</dd></div>${tokens > 0 && html`<div><dt>Tokens</dt><dd>${count(tokens)}</dd></div>`}</dl>
+    <dl class="totals"><div><dt>Cost</dt><dd>$${money(model.total.cost_usd)}</dd></div>${scope && html`<div><dt>${scope.id}</dt><dd>$${money(scope.used.cost_usd || 0)}<span> of ${money(scope.limits.cost_usd)}</span></dd></div>`}${tokens > 0 && html`<div><dt>Tokens</dt><dd>${count(tokens)}</dd></div>`}</dl>
     <div class="views" role="group" aria-label="View">${[["sessions", "Sessions"], ["plan", "Plan"], ["runs", "Runs"]].map(([view, text]) => html`<button key=${view} aria-pressed=${ui.view === view} onClick=${() => app.set({ view })}>${text}</button>`)}</div>
     <button class="plain keys" aria-label="Keys and signs" onClick=${() => app.set({ dialog: "help" })}>?</button>
   </header>`;
@@ -601,7 +600,7 @@ function Splitter({ app }) {
   const root = document.documentElement;
   const size = () => parseFloat(getComputedStyle(root).getPropertyValue("--details")) || 360;
   const put = (px) => {
-    root.style.setProperty("--details", `${Math.max(SIZES.details[0], Math.min(SIZES.details[1], px))}px`);
+    root.style.setProperty("--details", `${Math.max(DETAILS_PX[0], Math.min(DETAILS_PX[1], px))}px`);
     app.changed();
   };
   const down = (event) => {
@@ -619,7 +618,7 @@ function Splitter({ app }) {
     event.stopPropagation();
     put(size() + by);
   };
-  return html`<div class="splitter" role="separator" aria-orientation="vertical" aria-label="Width of the details" aria-valuemin=${SIZES.details[0]} aria-valuemax=${SIZES.details[1]} aria-valuenow=${Math.round(size())} tabindex="0" onPointerDown=${down} onKeyDown=${key}></div>`;
+  return html`<div class="splitter" role="separator" aria-orientation="vertical" aria-label="Width of the details" aria-valuemin=${DETAILS_PX[0]} aria-valuemax=${DETAILS_PX[1]} aria-valuenow=${Math.round(size())} tabindex="0" onPointerDown=${down} onKeyDown=${key}></div>`;
 }
 
 function note(list, ms) {

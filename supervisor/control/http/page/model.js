@@ -20,7 +20,9 @@ const CALLS_MAX = 100;
 const SEGMENTS_MAX = 400;
 const MARKS_MAX = 100;
 const ENDED_MAX = 4000;
+const RUNS_MAX = 500; // runs that have ended, with their tasks
 
+const RUN_ENDS = ["completed", "failed", "cancelled", "archived"];
 const nothing = () => Object.fromEntries(MEASURES.map((one) => [one, 0]));
 const pushed = (list, one, most) => {
   list.push(one);
@@ -30,7 +32,7 @@ const pushed = (list, one, most) => {
 /** Session of a turn, an agent, a call or a permission: the part of the id before the first colon. */
 export const sessionOf = (id) => id.split(":", 1)[0];
 /** Run of a task, and of what belongs to it: "r7" of "r7#fix:run". */
-export const runOf = (id) => id.split("#", 1)[0];
+const runOf = (id) => id.split("#", 1)[0];
 export const isTask = (id) => id.includes("#");
 
 export class Model {
@@ -49,6 +51,7 @@ export class Model {
     this.counts = Object.fromEntries(Object.keys(VISUAL).map((one) => [one, 0]));
     this.total = nothing();
     this.endedOrder = [];
+    this.endedRuns = [];
   }
 
   /** Take the living entities of a tree that the supervisor has sent, where the records of their past are left out. */
@@ -94,7 +97,7 @@ export class Model {
     const s = {
       kind: "session", id, name: clean(id.slice(cut + 1), 200), parent, children: [], run: null, task: null, agent, limits, state, since: t, born: t,
       ended: null, outcome: "", heard: t, turns: [], agents: [], marks: [], segments: [], visual: null, own: nothing(), total: nothing(),
-      scopes: [], errors: 0, error: "", stall: null, stop: null, stage: null, rung: "", took: null, survivors: 0, visits: {}, server: null,
+      scopes: [], error: "", stall: null, stop: null, stage: null, reached: "", took: null, survivors: 0, visits: {}, server: null,
     };
     this.sessions.set(id, s);
     const above = parent && this.sessions.get(parent);
@@ -119,7 +122,7 @@ export class Model {
         this.budgets(meta);
         break;
       case "Stalled":
-        s.stall = { t: r.timestamp, step: meta.step || "", silent: meta.silent_s };
+        s.stall = { t: r.timestamp, step: meta.step || "" };
         pushed(s.marks, { t: r.timestamp, kind: "stall", text: `${r.reason || "no sign of life"}; action: ${meta.step || "none"}`, seq: r.seq }, MARKS_MAX);
         break;
       case "UrgentMessage":
@@ -127,7 +130,6 @@ export class Model {
         break;
       case "SessionExited":
         if (meta.verdict?.error && !s.stop) {
-          s.errors++;
           s.error = clean(meta.verdict.error);
           pushed(s.marks, { t: r.timestamp, kind: "crash", text: line(meta.verdict.error), seq: r.seq }, MARKS_MAX);
         }
@@ -143,7 +145,7 @@ export class Model {
         break;
       case "AbortRecord": this.abort(r, meta, s); break;
       case "Ended":
-        this.end(s, r.timestamp, { rung: meta.rung || "", took: meta.took_s ?? null, survivors: meta.survivors || 0 });
+        this.end(s, r.timestamp, { reached: meta.rung || "", took: meta.took_s ?? null, survivors: meta.survivors || 0 });
         break;
     }
     s.server = null;
@@ -165,10 +167,10 @@ export class Model {
       if (!s || s.children.some((one) => this.sessions.has(one.id))) continue;
       this.sessions.delete(id);
       this.counts[s.visual]--;
+      this.scopes.delete(id);
       const above = s.parent && this.sessions.get(s.parent);
       if (above) above.children = above.children.filter((one) => one !== s);
       else this.roots = this.roots.filter((one) => one !== s);
-      if (s.run) this.runs.get(s.run)?.sessions.delete(s.id);
     }
   }
 
@@ -182,7 +184,7 @@ export class Model {
     const old = this.aborts.get(id);
     this.aborts.set(id, {
       id, seq: r.seq, t: r.timestamp, scope: meta.scope, target: meta.target || r.entity_id, reason: clean(meta.reason || r.reason), by: meta.actor || r.actor,
-      session: s.id, nodes: old?.nodes || new Set(), parent: meta.parent_record ?? null,
+      session: s.id, nodes: old?.nodes || new Set(),
     });
     if (this.aborts.size > 500) this.aborts.delete(this.aborts.keys().next().value);
     pushed(s.marks, { t: r.timestamp, kind: "abort", text: `abort, scope ${meta.scope}: ${line(meta.reason)}`, seq: r.seq }, MARKS_MAX);
@@ -278,7 +280,7 @@ export class Model {
 
   // ------------------------------------------------------------------------------------------------- runs and tasks
   bornRun(id, { t, state, name }) {
-    const run = { kind: "run", id, name: clean(name, 200), state, since: t, born: t, ended: null, tasks: [], sessions: new Set(), used: nothing(), visits: {} };
+    const run = { kind: "run", id, name: clean(name, 200), state, since: t, born: t, ended: null, tasks: [], used: nothing(), visits: {}, merges: false };
     this.runs.set(id, run);
     this.shape++;
     return run;
@@ -287,16 +289,34 @@ export class Model {
   run(r, meta, moves) {
     const run = this.runs.get(r.entity_id) || this.bornRun(r.entity_id, { t: r.timestamp, state: r.to_status, name: meta.name || r.entity_id });
     if (r.event === "Born") Object.assign(run, { name: clean(meta.name || run.name, 200), born: r.timestamp });
+    if (r.event === "Plan") run.merges = meta.plan?.workspace === "worktree";
     if (r.event === "Plan") run.agents = new Map((meta.plan?.tasks || []).map((one) => [String(one.id), String(one.agent || "")]));
     const was = run.state;
     enter(run, r, moves);
-    if (["completed", "failed", "cancelled", "archived"].includes(run.state) && run.ended === null) run.ended = r.timestamp;
-    else if (run.state !== was && !["completed", "failed", "cancelled", "archived"].includes(run.state)) run.ended = null;
+    if (!RUN_ENDS.includes(run.state)) run.ended = null;
+    else if (run.ended === null) {
+      run.ended = r.timestamp;
+      this.endedRuns.push(run.id);
+      if (this.endedRuns.length > RUNS_MAX) this.forgetRun();
+    }
     if (run.state !== was) this.shape++;
   }
 
+  /** Drop the run that ended first, with its tasks. */
+  forgetRun() {
+    const run = this.runs.get(this.endedRuns.shift());
+    if (!run || run.ended === null) return; // it goes on
+    for (const one of run.tasks) {
+      this.tasks.delete(one.id);
+      this.scopes.delete(one.id);
+    }
+    this.runs.delete(run.id);
+    this.scopes.delete(run.id);
+    for (const s of this.sessions.values()) if (s.run === run.id) s.run = s.task = null;
+  }
+
   bornTask(id, { t, state, name }) {
-    const task = { kind: "task", id, name: clean(name, 200), run: runOf(id), state, since: t, born: t, depends: [], part: "", sessions: [], reason: "", end: null, outcome: "", visits: {}, started: null, approval: false, failures: 0 };
+    const task = { kind: "task", id, name: clean(name, 200), run: runOf(id), state, since: t, born: t, depends: [], sessions: [], reason: "", end: null, outcome: "", visits: {}, failures: 0 };
     this.tasks.set(id, task);
     if (!this.runs.has(task.run)) this.bornRun(task.run, { t, state: "", name: task.run });
     this.runs.get(task.run).tasks.push(task);
@@ -306,10 +326,9 @@ export class Model {
   task(r, meta, moves) {
     let task = this.tasks.get(r.entity_id);
     if (!task) task = this.bornTask(r.entity_id, { t: r.timestamp, state: r.to_status, name: meta.name || r.entity_id.slice(r.entity_id.indexOf("#") + 1) });
-    if (r.event === "Born") Object.assign(task, { depends: (meta.depends_on || meta.waiting_for || []).map((one) => (isTask(one) ? one : `${task.run}#${one}`)), part: meta.part_of || "", approval: !!meta.needs_approval, born: r.timestamp });
+    if (r.event === "Born") Object.assign(task, { depends: (meta.depends_on || meta.waiting_for || []).map((one) => (isTask(one) ? one : `${task.run}#${one}`)), born: r.timestamp });
     enter(task, r, moves);
     if (moves) task.reason = clean(r.reason || meta.reason);
-    if (r.to_status === "IN_PROGRESS" && task.started === null) task.started = r.timestamp;
     if (r.to_status === "FAILED" && moves) task.failures++;
     const isOver = task.state === "CLOSED" || task.state === "CANCELLED" || task.state === "FAILED";
     task.end = isOver ? (task.end ?? r.timestamp) : null;
@@ -333,7 +352,6 @@ export class Model {
       one.children.forEach(walk);
     };
     walk(s);
-    this.runs.get(task.run).sessions.add(s.id);
     this.shape++;
   }
 
@@ -373,7 +391,7 @@ export class Model {
   }
 
   /** Take what the supervisor says of its living sessions: signs of life that are in no record, and its visual states. */
-  hear(lines, now) {
+  takeSigns(lines, now) {
     for (const one of lines) {
       const s = this.sessions.get(one.id);
       if (!s || s.ended !== null) continue;
@@ -478,7 +496,7 @@ function newTurn(id, t, state) {
 
 function newCall(id, turn, t, meta) {
   const title = clean(meta.title);
-  return { id, turn, call: meta.call_id ?? id, title, tool: clean(meta.tool_kind), within: meta.within || 0, status: gitStatus(title), start: t, end: null, outcome: "", reason: "", pid: null, abort: null };
+  return { id, turn, call: meta.call_id ?? id, title, tool: clean(meta.tool_kind), status: gitStatus(title), start: t, end: null, outcome: "", reason: "", pid: null, abort: null };
 }
 
 /** Note the state that a record has moved an entity to. */

@@ -1,4 +1,4 @@
-// The plan of a run as a graph: what each task waits for, and where its result is merged. dagre lays it out.
+// The plan of a run as a graph: what each task waits for, where its result is merged, and in which order. dagre lays it out.
 import { html, Component } from "./vendor/preact-htm.js";
 import { Graph, layout } from "./vendor/dagre.js";
 import { age, line } from "./format.js";
@@ -8,6 +8,7 @@ import { mergeText } from "./details.js";
 const WIDTH = 176;
 const HEIGHT = 64;
 const GRAPH_MAX = 400;
+const MERGES_MAX = 50;
 
 export class PlanView extends Component {
   /** Places of the tasks; laid out again only when tasks or their dependencies have changed. */
@@ -20,7 +21,7 @@ export class PlanView extends Component {
     for (const one of tasks) for (const id of one.depends) if (known.has(id)) graph.setEdge(id, one.id);
     layout(graph);
     this.key = key;
-    this.found = { width: graph.graph().width || 0, height: graph.graph().height || 0, nodes: new Map(tasks.map((one) => [one.id, graph.node(one.id)])), edges: graph.edges().map((one) => edgeOf(graph, one)) };
+    this.found = { width: tasks.length && graph.graph().width, height: tasks.length && graph.graph().height, nodes: new Map(tasks.map((one) => [one.id, graph.node(one.id)])), edges: graph.edges().map((one) => edgeOf(graph, one)) };
     return this.found;
   }
 
@@ -57,6 +58,7 @@ export class PlanView extends Component {
       <div class="plan-sum"><label class="run-choice"><span class="vh">Run</span><select onChange=${(e) => app.set({ run: e.target.value, selected: e.target.value })}>${runs.map((one) => html`<option key=${one.id} value=${one.id} selected=${one === run}>${one.id} ${one.name}</option>`)}</select></label>
         <span>${run.state}</span>${[...counts].map(([state, n]) => html`<span key=${state}><b>${n}</b> ${state.toLowerCase().replaceAll("_", " ")}</span>`)}</div>
       ${isList ? html`<div class="plan-list">${tasks.map((task) => html`<${TaskBox} key=${task.id} app=${app} task=${task} now=${now} />`)}</div>` : this.graph(app, tasks, now, ui)}
+      ${run.merges && html`<${Merges} app=${app} run=${run} />`}
     </section>`;
   }
 
@@ -81,6 +83,32 @@ function TaskBox({ app, task, now, at }) {
     <span class="task-name"><b>${task.name}</b>${s && s.ended === null && html`<${Indicator} state=${s.visual} />`}</span>
     <span class="task-state">${isOver && task.outcome ? task.outcome : task.state.toLowerCase().replaceAll("_", " ")}${task.failures && !isOver ? html` <i>· attempt ${task.failures + 1}</i>` : ""}</span>
     <span class="task-note">${line(note, 120)}</span></button>`;
+}
+
+/** The order in which results are merged: of those that are, the order of their records; of those to come, the stages of
+ * the plan, in which each task comes after those that it depends on. */
+function mergeOrder(tasks) {
+  const stages = new Map();
+  const known = new Map(tasks.map((one) => [one.id, one]));
+  const stageOf = (task) => {
+    if (!stages.has(task.id)) {
+      stages.set(task.id, 0); // dependencies have no circle; a forged journal may
+      stages.set(task.id, 1 + Math.max(0, ...task.depends.map((id) => (known.has(id) ? stageOf(known.get(id)) : 0))));
+    }
+    return stages.get(task.id);
+  };
+  const merged = tasks.filter((one) => one.state === "CLOSED").sort((a, b) => (a.last?.seq || 0) - (b.last?.seq || 0));
+  const coming = tasks.filter((one) => one.end === null).sort((a, b) => (b.state === "DONE") - (a.state === "DONE") || stageOf(a) - stageOf(b));
+  return { merged, coming };
+}
+
+function Merges({ app, run }) {
+  const { merged, coming } = mergeOrder(run.tasks);
+  const item = (task) => html`<li key=${task.id} data-state=${task.state}><button class="link" onClick=${() => app.select(task.id, null, true)}>${task.name}</button> <span class="soft">${line(mergeText(task), 120)}</span></li>`;
+  return html`<section class="merges" aria-label="Order of merges" tabindex="0"><h3>Merges</h3>
+    ${!merged.length && !coming.length ? html`<p class="soft small">Nothing is merged.</p>` : ""}
+    <ol>${merged.map(item)}${coming.slice(0, MERGES_MAX).map(item)}</ol>
+    ${coming.length > MERGES_MAX && html`<p class="soft small">${coming.length - MERGES_MAX} more to come</p>`}</section>`;
 }
 
 /** An edge leaves a task at its right side, and enters the next one at its left side. */

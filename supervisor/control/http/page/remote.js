@@ -1,8 +1,10 @@
 // Answers of the supervisor that are no records: causes, transcripts, graphs, quality, signs of life. Each is kept with its
-// age, and read again when it is needed and has become old. What takes the supervisor long is asked for rarely.
+// age, and read again when it is needed and has become old, an error soon. What takes the supervisor long is asked for
+// rarely. The answers that were needed last are kept.
 import { ApiError, get, inPath } from "./api.js";
 
 const KEPT_MAX = 60;
+const ERROR_S = 5; // an error is not kept longer: what it says may be over
 const SHARE = 250; // a kind of question may take one part in so many of the supervisor's time
 const TEXT_MAX = 60_000;
 
@@ -16,16 +18,22 @@ export class Remote {
     this.kept.clear();
   }
 
+  /** The entry under `key`, made if there is none: the one that was needed last, in the order in which they go. */
+  entry(key, make) {
+    const entry = this.kept.get(key) || make();
+    this.kept.delete(key);
+    this.kept.set(key, entry);
+    if (this.kept.size > KEPT_MAX) this.kept.delete(this.kept.keys().next().value);
+    return entry;
+  }
+
   /** What is known under `path`: {value, error, at, loading}. It is read again when it is older than `maxAgeS`, or when
    * `stamp`, which stands for what it depends on, has changed. */
   read(path, maxAgeS, stamp = 0) {
-    let entry = this.kept.get(path);
-    if (!entry) {
-      this.kept.set(path, (entry = { value: null, error: "", at: -Infinity, stamp: null, tookS: 0, loading: false }));
-      if (this.kept.size > KEPT_MAX) this.kept.delete(this.kept.keys().next().value);
-    }
+    const entry = this.entry(path, () => ({ value: null, error: "", at: -Infinity, stamp: null, tookS: 0, loading: false }));
     const oldS = performance.now() / 1000 - entry.at;
-    const isDue = oldS > Math.max(maxAgeS, entry.tookS * SHARE) || (entry.stamp !== stamp && oldS > Math.max(1.5, entry.tookS * 20));
+    const mostS = entry.error ? Math.min(maxAgeS, ERROR_S) : maxAgeS;
+    const isDue = oldS > Math.max(mostS, entry.tookS * SHARE) || (entry.stamp !== stamp && oldS > Math.max(1.5, entry.tookS * 20));
     if (isDue && !entry.loading && !document.hidden && this.app.canAsk()) this.load(path, entry, stamp);
     return entry;
   }
@@ -52,9 +60,7 @@ export class Remote {
 
   /** The end of a transcript, which grows while the session works. */
   transcript(id, ended) {
-    const key = `text ${id}`;
-    let entry = this.kept.get(key);
-    if (!entry) this.kept.set(key, (entry = { text: "", next: 0, error: "", at: -Infinity, ended: false, loading: false }));
+    const entry = this.entry(`text ${id}`, () => ({ text: "", next: 0, error: "", at: -Infinity, ended: false, loading: false }));
     const oldS = performance.now() / 1000 - entry.at;
     const isDue = entry.ended ? false : oldS > (ended ? 0.3 : 1.5);
     if (isDue && !entry.loading && !document.hidden && this.app.canAsk()) this.loadText(id, entry);
@@ -80,21 +86,21 @@ export class Remote {
 
   /** Signs of life of all living sessions, which are in no record. */
   async signs(model, now) {
-    if (this.hearing || !this.app.canAsk() || performance.now() / 1000 < (this.nextSigns || 0)) return;
-    this.hearing = true;
+    if (this.asksSigns || !this.app.canAsk() || performance.now() / 1000 < (this.nextSigns || 0)) return;
+    this.asksSigns = true;
     const begin = performance.now();
     try {
       let after = 0;
       do {
         const page = await get(`/sessions?limit=1000&after=${after}`);
-        model.hear(page.items, now);
+        model.takeSigns(page.items, now);
         after = page.next;
       } while (after !== null);
       this.app.changed();
     } catch (error) {
       if (!(error instanceof ApiError)) throw error;
     } finally {
-      this.hearing = false;
+      this.asksSigns = false;
       const tookS = (performance.now() - begin) / 1000;
       this.nextSigns = performance.now() / 1000 + Math.max(5, tookS * SHARE);
     }

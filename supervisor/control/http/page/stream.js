@@ -138,7 +138,7 @@ export class Stream {
     }
   }
 
-  tell(message) {
+  pass(message) {
     this.channel.postMessage({ status: this.status, why: this.why, ...message });
   }
 
@@ -180,7 +180,7 @@ export class Stream {
     const state = await this.hello();
     if (state.seq < this.seq || state.directory !== before) {
       await this.reset();
-      this.tell({ reset: true });
+      this.pass({ reset: true });
     } else await this.catchUp();
     this.handle.changed();
   }
@@ -197,16 +197,16 @@ export class Stream {
       if (!response.ok) throw await errorOf(response);
       this.heard();
       this.set("live");
-      this.tell({});
+      this.pass({});
       return await this.readStream(response.body.pipeThrough(new TextDecoderStream()).getReader());
     } catch (error) {
       if (signal.aborted) return false;
       if (this.isFinal(error)) {
-        this.tell({});
+        this.pass({});
         return false;
       }
       const waited = this.wait(error instanceof ApiError ? error : null);
-      this.tell({});
+      this.pass({});
       await waited;
       return true;
     } finally {
@@ -234,22 +234,22 @@ export class Stream {
         if (event.event === "record") records.push(JSON.parse(event.data));
         else if (event.event === "resync") {
           await this.reset();
-          this.tell({ reset: true });
+          this.pass({ reset: true });
           return true;
         } else if (event.event === "end") {
           this.take(records);
-          this.tell({ after, records });
+          this.pass({ after, records });
           const { reason } = JSON.parse(event.data);
           if (reason === "stopped") {
             this.set("ended", "the supervisor has ended its sessions");
-            this.tell({});
+            this.pass({});
           }
           await this.wait(null);
           return true;
         }
       }
       this.take(records);
-      this.tell({ after, records });
+      this.pass({ after, records });
     }
   }
 

@@ -3,13 +3,13 @@
 
 /** The seven visual states, in the order in which they are counted. */
 export const VISUAL = {
-  STALLED: { indicator: "◐", colour: "dark orange", means: "at work, and silent for too long" },
-  RUNNING: { indicator: "●", colour: "green", means: "at work, with a recent sign of life" },
-  SPAWNING: { indicator: "◔", colour: "yellow", means: "its agent is launching" },
-  MERGING: { indicator: "⇄", colour: "blue", means: "commits, pushes or merges its result" },
-  IDLE: { indicator: "□", colour: "gray", means: "waits for a task, or for its next attempt" },
-  UNKNOWN: { indicator: "◌", colour: "dim", means: "the facts fit no other state" },
-  DEAD: { indicator: "○", colour: "red", means: "has ended, well or badly" },
+  STALLED: { indicator: "◐", means: "at work, and silent for too long" },
+  RUNNING: { indicator: "●", means: "at work, with a recent sign of life" },
+  SPAWNING: { indicator: "◔", means: "its agent is launching" },
+  MERGING: { indicator: "⇄", means: "commits, pushes or merges its result" },
+  IDLE: { indicator: "□", means: "waits for a task, or for its next attempt" },
+  UNKNOWN: { indicator: "◌", means: "the facts fit no other state" },
+  DEAD: { indicator: "○", means: "has ended, well or badly" },
 };
 
 const ENDED = ["done", "failed", "cancelled", "killed"];

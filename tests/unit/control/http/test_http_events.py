@@ -152,8 +152,8 @@ async def test_a_silent_stream_has_heartbeats_and_a_reader_that_left_is_noticed(
     monkeypatch.setattr(events, "HEARTBEAT_S", 0.05)
     async with over_unix(tmp_path / "sd") as (sup, client):
         async with stream(client) as found:
-            names = [(await anext(found)).name for _ in range(3)]
-            assert names == ["snapshot", "comment", "comment"]
+            names = [(await anext(found)).name for _ in range(8)]  # a comment may come before a slow snapshot
+            assert (names.count("snapshot"), names.count("comment"), names[-1]) == (1, 7, "comment")
             assert (await client.get("/api/v1/health")).json()["streams"] == 1
         with anyio.fail_after(DEADLINE_S):
             while (await client.get("/api/v1/health")).json()["streams"]:
