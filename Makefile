@@ -7,7 +7,7 @@ SOURCES := actors supervisor tests benchmarks examples
 # Tests start thousands of processes: compiled once is a third of a second saved for each.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-felt bench-http bench-telemetry bench-fleet bench-soak bench-growth fuzz api-check crash test-agents mutants clean
+.PHONY: nightly simulate soak demo test scale lint types docs machines http-api telemetry conformance page-images bench bench-short bench-peers bench-recovery bench-scheduler bench-work bench-felt bench-http bench-telemetry bench-fleet bench-soak bench-growth fuzz api-check crash test-agents agents leftovers mutants clean
 
 $(VENV)/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -92,6 +92,9 @@ crash: $(VENV)/ready  ## Kill the real program CYCLES times (100) and compare wh
 test-agents: $(VENV)/ready  ## Real agents (AGENTS, by default six), pinned and offline, through every cell of a table
 	$(BIN)/python -m tests.real_agents $(AGENTS)
 
+agents: $(VENV)/ready  ## Measure agents (AGENTS, by default all of the catalogue) with the probe; writes catalogue and docs
+	$(BIN)/python -m tests.real_agents.measure $(AGENTS)
+
 mutants: $(VENV)/ready  ## The mutants that tests/mutation/guard.tsv calls killed: they still are (an hour)
 	$(BIN)/python -m tests.mutation verify
 
@@ -101,11 +104,17 @@ bench: $(VENV)/ready  ## The kernel, aborts, the journal, processes; ratios agai
 	$(BIN)/python -m benchmarks.journal
 	$(BIN)/python -m benchmarks.processes
 
+leftovers: $(VENV)/ready  ## What process managers of PyPI leave alive, and what this runtime does; writes the table of the docs
+	test -d .tools || $(PYTHON) -m venv .tools
+	.tools/bin/pip install --quiet --disable-pip-version-check supervisor circus honcho distributed
+	$(BIN)/python -m benchmarks.leftovers --tools .tools --write
+
 bench-short: $(VENV)/ready  ## Each benchmark once, at its smallest sizes, without aims: it shows only that they all run
 	$(BIN)/python -m benchmarks --short
 	$(BIN)/python -m benchmarks.abort --short
 	$(BIN)/python -m benchmarks.journal --short
 	$(BIN)/python -m benchmarks.processes --short
+	$(BIN)/python -m benchmarks.leftovers --short
 	$(BIN)/python -m benchmarks.peers --short
 	$(BIN)/python -m benchmarks.recovery --short
 	$(BIN)/python -m benchmarks.scheduler --short

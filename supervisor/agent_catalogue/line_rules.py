@@ -116,9 +116,10 @@ class RequestRule(LineRule):
     says: Literal["request"]
 
 
-UsageScope = Literal["request", "turn", "result", "conversation"]
+UsageScope = Literal["request", "turn", "result", "process", "conversation"]
 """Type of the scope of reported usage: the last ``request`` to the model, the ``turn`` so far, everything since the
-last ``result``, or the whole ``conversation``, also the part of it that earlier processes had."""
+last ``result`` or since the start of the ``process``, or the whole ``conversation``, also the part of it that earlier
+processes had."""
 
 
 class UsageRule(LineRule):

@@ -44,10 +44,14 @@ class Quirks(Data):
         default=False,
         description="Whether exit status 0 does not mean success; the adapter command refuses such an agent.",
     )
+    denial_ends_turn: StrictBool = Field(
+        default=False,
+        description="Whether a permission that is denied ends the agent's turn, which the agent reports as a success.",
+    )
     usage_scope: UsageScope = Field(
         default="turn",
         description="What the tokens count that the agent reports over ACP: the last request, the turn so far, "
-        "everything since the last result, or the whole conversation.",
+        "everything since the last result or since the process started, or the whole conversation.",
     )
     error_reports: tuple[ErrorReport, ...] = Field(
         default=(), description="Last words by which the agent reports that its model has failed."

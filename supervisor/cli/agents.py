@@ -13,15 +13,18 @@ import click
 import msgspec
 
 from supervisor.agent_catalogue import AgentVariant, KnownAgent, UnknownAgent, catalogue, known_agent
-from supervisor.agents.probe.conformance import CASES, ProbeResult, probe
+from supervisor.agent_catalogue.measured import measured_agents, tried_versions
+from supervisor.agents.probe.conformance import CASES, probe
 from supervisor.agents.probe.discovery import InstalledAgent, find, find_all
 from supervisor.agents.probe.sandbox import make_sandbox
+from supervisor.agents.probe.trial import ModelTruth, ProbeResult
 from supervisor.cli.options import examples, json_option, say, state_dir_option
 from supervisor.cli.rendering import columns, json_text
 from supervisor.cli.terminal import table_width
 from supervisor.control.error_messages import DONE, WORK_FAILED, BadInput
 from supervisor.processes.host import ShimHost
 
+_VERDICTS: Final[Mapping[bool | None, str]] = {True: "yes", False: "no", None: "-"}
 _ASKS: Final[Mapping[bool | str, str]] = {True: "yes", False: "no", "with flags": "with flags", "unknown": "unknown"}
 
 
@@ -38,7 +41,7 @@ def agents_group(context: click.Context, as_json: bool) -> int:
         if as_json:
             say(json_text([_listed(one) for one in found]))
         else:
-            say(columns(("NAME", "VERSION", "ADAPTERS", "WHERE"), map(_row, found), table_width()))
+            say(columns(("NAME", "VERSION", "NEWEST TRIED", "ADAPTERS", "WHERE"), map(_row, found), table_width()))
     return DONE
 
 
@@ -60,7 +63,7 @@ def _show(name: str, as_json: bool) -> int:
 @click.argument("name")
 @click.option("--adapter", help="Adapter to use; by default the agent's first.")
 @click.option("--model-url", metavar="URL", help="Model server; by default a scripted one on loopback.")
-@click.option("--case", "cases", multiple=True, type=click.Choice(CASES), help="Try only this case; repeatable.")
+@click.option("--case", "cases", multiple=True, type=click.Choice(tuple(CASES)), help="Try only this case; repeatable.")
 @click.option("--backend", type=click.Choice(["asyncio", "trio"]), default="asyncio", show_default=True)
 @json_option
 def _probe(
@@ -81,7 +84,7 @@ def _probe(
         raise BadInput(f"{agent.name}: no program {variant.command[0]!r} on PATH{install}")
     if not as_json:
         say(f"{agent.name} {found.version}, by {variant.adapter}:")
-    rows = anyio.run(partial(_run, agent, variant, model_url, cases or CASES, not as_json), backend=backend)
+    rows = anyio.run(partial(_run, agent, variant, model_url, cases or tuple(CASES), not as_json), backend=backend)
     if as_json:
         head = {"agent": agent.name, "version": found.version, "adapter": variant.adapter}
         say(json_text({**head, "cases": msgspec.to_builtins(rows)}))
@@ -102,27 +105,32 @@ async def _run(
     agent: KnownAgent, variant: AgentVariant, model_url: str | None, cases: tuple[str, ...], shows: bool
 ) -> list[ProbeResult]:
     if model_url is not None:
-        return await _probed(agent, variant, model_url, cases, shows)
+        return await _probed(agent, variant, model_url, None, cases, shows)
     try:
         from supervisor.mock_model.server import open_stub_model
     except ModuleNotFoundError:
         need = "pip install 'supervisor-runtime[stub-model]'"
         raise BadInput(f"a scripted model is needed, and h11 is not installed: {need}, or give --model-url") from None
     async with open_stub_model() as stub:
-        return await _probed(agent, variant, stub.base_url, cases, shows)
+        return await _probed(agent, variant, stub.base_url, stub, cases, shows)
 
 
 async def _probed(
-    agent: KnownAgent, variant: AgentVariant, base_url: str, cases: tuple[str, ...], shows: bool
+    agent: KnownAgent,
+    variant: AgentVariant,
+    base_url: str,
+    truth: ModelTruth | None,
+    cases: tuple[str, ...],
+    shows: bool,
 ) -> list[ProbeResult]:
     rows: list[ProbeResult] = []
     with tempfile.TemporaryDirectory(prefix="supervisor-probe-", ignore_cleanup_errors=True) as folder:
         sandbox = make_sandbox(agent, variant, base_url, Path(folder))
         async with ShimHost() as host:
-            async for one in probe(host, sandbox, cases):
+            async for one in probe(host, sandbox, cases, truth):
                 rows.append(one)
                 if shows:
-                    say(f"  {one.case:<32} {one.found}")
+                    say(f"  {_VERDICTS[one.good]:<5} {one.case:<38} {one.found}")
     return rows
 
 
@@ -149,17 +157,22 @@ def _listed(found: InstalledAgent) -> dict[str, object]:
         "installed": bool(found.path),
         "version": found.version,
         "path": found.path,
-        "old": found.is_old,
+        "untried": found.untried,
+        "oldest_tried": tried_versions(agent).oldest,
+        "newest_tried": tried_versions(agent).newest,
         "adapters": [variant.adapter for variant in agent.ways],
         "asks": {variant.adapter: variant.asks for variant in agent.ways},
         "install": agent.install.command if agent.install else "",
     }
 
 
-def _row(found: InstalledAgent) -> tuple[str, str, str, str]:
-    agent, version = found.agent, f"{found.version or '?'}{' (old)' if found.is_old else ''}"
+def _row(found: InstalledAgent) -> tuple[str, str, str, str, str]:
+    agent, tried = found.agent, tried_versions(found.agent)
+    which = " (older than tried)" if " older " in found.untried else " (newer than tried)" if found.untried else ""
+    version = f"{found.version or '?'}{which}"
     where = found.path or f"not installed: {agent.install.command if agent.install else ''}"
-    return agent.name, version if found.path else "-", ", ".join(variant.adapter for variant in agent.ways), where
+    ways = ", ".join(variant.adapter for variant in agent.ways)
+    return agent.name, version if found.path else "-", tried.newest or "-", ways, where
 
 
 def _details(found: InstalledAgent) -> Iterator[str]:
@@ -169,20 +182,36 @@ def _details(found: InstalledAgent) -> Iterator[str]:
     if agent.about:
         yield f"  {agent.about}"
     yield f"  here      {found.path or 'not installed'}{f', version {found.version}' if found.version else ''}"
+    if found.untried:
+        yield f"            {found.untried}; `supervisor agents probe {agent.name}` shows what differs"
     if agent.install:
-        least = f"; older than {agent.install.least} was not tried" if agent.install.least else "; not tried"
-        yield f"  install   {agent.install.command}{least}"
+        yield f"  install   {agent.install.command}"
+    tried = tried_versions(agent)
+    between = tried.newest if tried.oldest == tried.newest else f"{tried.oldest} to {tried.newest}"
+    yield f"  tried     {between or 'no version'}"
     for variant in agent.ways:
         yield f"  {variant.adapter:<9} {' '.join(variant.command)}"
         differs = variant.quirks.model_dump(exclude_defaults=True)
         quirks = [f"{name}: {value}" if isinstance(value, str) else name for name, value in differs.items()]
         notes = [*quirks, *(["sub_agents"] if variant.sub_agents else []), f"urgent messages: {variant.urgent}"]
         yield f"            {', '.join(notes)}, asks leave: {_ASKS[variant.asks]}"
+        yield from _measured(agent, variant)
     if agent.passes:
         yield f"  may have  {', '.join(agent.passes)}"
     for name, value in agent.env.items():
         yield f"  gets      {name}={value}"
     yield from _model_settings(agent)
+
+
+def _measured(agent: KnownAgent, variant: AgentVariant) -> Iterator[str]:
+    """Yield the lines about what the probe found wrong with a variant of the agent."""
+    measured = measured_agents().get(agent.name)
+    for result in measured.results if measured is not None else ():
+        if result.adapter == variant.adapter:
+            bad = {case: one.found for case, one in result.cases.items() if one.good is False}
+            good = sum(one.good is True for one in result.cases.values())
+            yield f"            measured {result.date} with {result.version}: {good} cases good, {len(bad)} not:"
+            yield from (f"              {case}: {found}" for case, found in bad.items())
 
 
 def _model_settings(agent: KnownAgent) -> Iterator[str]:

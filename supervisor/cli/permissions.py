@@ -14,7 +14,7 @@ from supervisor.cli.rendering import columns, duration, json_text
 from supervisor.cli.sessions import operator, send_request
 from supervisor.cli.terminal import table_width
 from supervisor.control.requests import Answer, Permissions
-from supervisor.policies.permissions import OpenPermission
+from supervisor.policies.permissions import OpenPermission, detail_text
 from supervisor.policies.redaction import printable
 
 
@@ -32,7 +32,7 @@ def _text(waiting: Sequence[OpenPermission]) -> str:
         return "no permission waits for an answer"
     heads = ("ID", "AGENT", "KIND", "TITLE", "LEFT", "OFFERS")
     rows = ((one.id, one.agent, _kind(one), one.title, duration(one.left_s), ", ".join(one.options)) for one in waiting)
-    details = [f"\n{printable(one.id)}:\n{_indented(one.detail)}" for one in waiting if one.detail]
+    details = [f"\n{printable(one.id)}:\n{_indented(detail_text(one.detail))}" for one in waiting if one.detail]
     return "\n".join([columns(heads, rows, table_width()), *details])
 
 

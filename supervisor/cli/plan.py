@@ -12,6 +12,7 @@ import anyio
 import click
 from click.core import ParameterSource
 
+from supervisor.agent_catalogue import catalogue
 from supervisor.cli.options import PATH, check_workdir, examples, say, state_dir_option
 from supervisor.cli.plan_input import STANDARD_INPUT, read_plan
 from supervisor.cli.plan_show import show_command
@@ -23,6 +24,7 @@ from supervisor.embedding.journals import open_reader
 from supervisor.embedding.runtime import check_environment
 from supervisor.journal.statedir import StateDirError
 from supervisor.plans import BadPlan, Plan
+from supervisor.plans.enforcement import agent_started
 from supervisor.plans.loading import programs_to_come
 from supervisor.plans.source import spelled
 from supervisor.plans.tasks import every_task
@@ -149,6 +151,7 @@ def _warnings(plan: Plan, history: TaskHistory) -> dict[str, list[str]]:
         "narrowed": list(narrowings(plan)),
         "unguarded": list(_unguarded(plan)),
         "unverified": list(_unverified(plan)),
+        "untried_versions": list(_untried_versions(plan)),
         "late_answers": list(_late_answers(plan, history)),
         "history": list(history.warnings),
         "missing_programs": [f"{spelled(path)}: {words}" for path, words in programs_to_come(plan)],
@@ -169,6 +172,17 @@ def _unverified(plan: Plan) -> Iterator[str]:
         if agent.adapter == "acp" and agent.agent_options.guarded and not agent.agent_options.started:
             hold = "hold if it asks, which is checked at its start only if it calls itself an agent of the catalogue"
             yield f"agents.{name}.permissions: {hold}; run it once with `permissions: ask`, and watch"
+
+
+def _untried_versions(plan: Plan) -> Iterator[str]:
+    """Yield a line for each agent whose installed version was not tried with the supervisor."""
+    from supervisor.agents.probe.discovery import find_program  # here, since most plans have no such agent
+
+    for name, agent in plan.agent_configs.items():
+        known = catalogue().get(agent_started(agent.program))
+        if known is not None and (note := find_program(known, agent.env.get("PATH")).untried):
+            shows = f"`supervisor agents probe {known.name}` shows what differs"
+            yield f"agents.{name}: {known.title} {note}; {shows}"
 
 
 def _late_answers(plan: Plan, history: TaskHistory) -> Iterator[str]:

@@ -133,8 +133,7 @@ class ConnectionFactory:
             return FunctionConnection(
                 self._registry, session, agent_id, incarnation, function=profile.function, delegate=self._delegate
             )
-        resume_id, interrupted = session.resume_id, session.interrupted
-        session.resume_id, session.interrupted = None, False  # one try to resume
+        resume_id, session.resume_id = session.resume_id, None  # one try to resume
         host = self._host
         try:
             codec = codec_for(
@@ -168,7 +167,6 @@ class ConnectionFactory:
             delegate=self._delegate,
             files=self._files,
             resume_id=resume_id,
-            interrupted=interrupted,
         )
 
     def _added(self, session_id: str) -> dict[str, str]:

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from supervisor.mock_model.answers import (
         Answer,
+        Background,
         Delegate,
         Drop,
+        Edit,
         Fail,
         Hang,
         Loop,
+        Parallel,
         Run,
         Say,
         Slow,
@@ -28,11 +31,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Background",
     "Delegate",
     "Drop",
+    "Edit",
     "Fail",
     "Hang",
     "Loop",
+    "Parallel",
     "Run",
     "Say",
     "Slow",

@@ -34,6 +34,26 @@ class Run(msgspec.Struct, frozen=True):
     command: str
 
 
+class Parallel(msgspec.Struct, frozen=True):
+    """Scripted answer: several calls of the shell tool in one answer, one for each command."""
+
+    commands: tuple[str, ...]
+
+
+class Background(msgspec.Struct, frozen=True):
+    """Scripted answer: a call of the shell tool that leaves the command running: by the tool's own parameter if it has
+    one, otherwise with ``&``."""
+
+    command: str
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """Scripted answer: a call of the agent's own tool that writes files, with this path and content."""
+
+    path: str
+    text: str
+
+
 class Loop(msgspec.Struct, frozen=True):
     """Scripted answer: a call of the shell tool with the same command again and again, as long as the agent continues,
     so that the agent makes no progress."""
@@ -68,7 +88,8 @@ class Fail(msgspec.Struct, frozen=True):
         status: HTTP status, 400 to 599.
         why: the cause, if the status does not name the cause: ``context`` (prompt too long), ``quota`` (quota used up).
         times: number of requests with the same prompt that fail before the script continues; ``None``: all.
-        retry_after_s: seconds that the error asks the client to wait; ``None``: 1 second with status 429, else none.
+        retry_after_s: seconds that the error asks the client to wait; ``None``: 1 second with status 429, else none;
+            ``NO_TIME``: none with any status.
     """
 
     status: int = 500
@@ -85,20 +106,25 @@ class Hang(msgspec.Struct, frozen=True):
 
 class Drop(msgspec.Struct, frozen=True):
     """Scripted answer: a text that is cut off in the middle. With *clean* the HTTP response ends properly, but the
-    answer in the response is incomplete."""
+    answer in the response is incomplete; otherwise the connection is cut after *after_bytes* bytes of the body, or,
+    with ``None``, before the end of the text."""
 
     clean: bool = False
+    after_bytes: int | None = None
 
 
-Answer = Say | Run | Loop | Delegate | Use | Slow | Fail | Hang | Drop
-CALLS: Final = (Run, Delegate, Use)
+Answer = Say | Run | Parallel | Background | Edit | Loop | Delegate | Use | Slow | Fail | Hang | Drop
+CALLS: Final = (Run, Parallel, Background, Edit, Delegate, Use)
 """Answers after which the client sends another request, with the result of the tool call."""
 FAILURES: Final = {"context": 400, "quota": 429}
 """HTTP status that most providers use for a failure, for each failure that has a name in scripts."""
 
+NO_TIME: Final = -1.0
+"""Value of ``Fail.retry_after_s`` for an error that names no time to wait."""
+
 PIECES_MAX: Final = 100_000
 _WORD: Final = re.compile(
-    r"\b(?:(?P<called>RUN|LOOP|SAY|SLOW|ERR|AGENT|TOOL|USAGE|HANG|DROP)\[\[|(?P<alone>HANG|DROP)\b(?!\[\[))"
+    r"\b(?:(?P<called>RUN|PARALLEL|BACKGROUND|EDIT|LOOP|SAY|SLOW|ERR|AGENT|TOOL|USAGE|HANG|DROP)\[\[|(?P<alone>HANG|DROP)\b(?!\[\[))"
 )
 _CLOSES: Final = re.compile(r"\]\](?!\])")
 """Pattern for the end of an argument: of more than two brackets the last two. The end is searched for separately from
@@ -167,15 +193,15 @@ def _slow(argument: str) -> Slow:
 
 
 def _fail(argument: str) -> Fail:
-    """Parse the argument of ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s) or
-    ``ERR[[context]]``."""
+    """Parse the argument of ``ERR[[429]]``, ``ERR[[503 2]]`` (twice), ``ERR[[429 2 30]]`` (wait 30 s), ``ERR[[429 2
+    -]]`` (without a time) or ``ERR[[context]]``."""
     what, times, wait, *_ = [*argument.split(), "", "", ""]
     status = FAILURES.get(what) or _number(what, 500)
     return Fail(
         status=status if 400 <= status <= 599 else 500,
         why=what if what in FAILURES else "",
         times=_number(times, 1) if times else None,
-        retry_after_s=_seconds(wait, 1.0) if wait else None,
+        retry_after_s=NO_TIME if wait == "-" else _seconds(wait, 1.0) if wait else None,
     )
 
 
@@ -189,6 +215,23 @@ def _use(argument: str) -> Use:
     return Use(name, arguments if isinstance(arguments, dict) else {})
 
 
+def _parallel(argument: str) -> Parallel:
+    """Parse the argument of ``PARALLEL[[make a ;; make b]]``."""
+    return Parallel(tuple(one.strip() for one in argument.split(";;")))
+
+
+def _edit(argument: str) -> Edit:
+    """Parse the argument of ``EDIT[[notes.txt the text]]``."""
+    path, _, text = argument.strip().partition(" ")
+    return Edit(path, text)
+
+
+def _drop(argument: str) -> Drop:
+    """Parse the argument of ``DROP[[clean]]`` or of ``DROP[[200]]`` (cut after 200 bytes)."""
+    word = argument.strip()
+    return Drop(clean=word == "clean", after_bytes=_number(word, 0) if word.isdigit() else None)
+
+
 def _delegate(argument: str) -> Delegate:
     """Parse the argument of ``AGENT[[RUN<<make test>>]]``: the sub-agent's script is written with other brackets."""
     return Delegate(argument.replace("<<", "[[").replace(">>", "]]"))
@@ -196,6 +239,9 @@ def _delegate(argument: str) -> Delegate:
 
 _MAKE: Final[dict[str, Callable[[str], Answer]]] = {
     "RUN": Run,
+    "PARALLEL": _parallel,
+    "BACKGROUND": Background,
+    "EDIT": _edit,
     "LOOP": Loop,
     "SAY": Say,
     "SLOW": _slow,
@@ -203,5 +249,5 @@ _MAKE: Final[dict[str, Callable[[str], Answer]]] = {
     "AGENT": _delegate,
     "TOOL": _use,
     "HANG": lambda argument: Hang(mute=argument.strip() == "mute"),
-    "DROP": lambda argument: Drop(clean=argument.strip() == "clean"),
+    "DROP": _drop,
 }

@@ -15,10 +15,13 @@ import msgspec
 
 from supervisor.mock_model.answers import Answer, Fail, Spent
 from supervisor.mock_model.matcher import answer_to, reply_to
-from supervisor.mock_model.request import ModelRequest, Reply
+from supervisor.mock_model.request import Ending, ModelAnswer, ModelRequest, Reply
 
 KEPT_MAX: Final = 10_000
 """Number of requests that the log keeps."""
+PROMPTS_MAX: Final = 20
+PROMPT_CHARS_MAX: Final = 200
+"""Number of prompts of a conversation that the log keeps, and number of characters of each."""
 TEXT_CHARS_MAX: Final = 4_000
 """Number of characters at the end of a prompt that the log keeps."""
 
@@ -32,11 +35,17 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     stream: bool = False
     text: str = ""
+    prompts: tuple[str, ...] = ()
+    """Texts of the user in the conversation that contain a script, the oldest first: a client that has forgotten its
+    conversation sends the newest only. Of many texts the newest are kept, of each its beginning."""
     results: int = 0
     messages: int = 0
     tools: tuple[str, ...] = ()
     answer: str = ""
     status: int = 200
+    input_tokens: int = 0
+    output_tokens: int = 0
+    """Usage that the server has reported in its answer; 0 for a failure and for silence."""
     error: str = ""
 
 
@@ -93,8 +102,9 @@ class RequestLog:
             answer = self._next(request)
             if isinstance(answer, Fail):
                 self._fail(request.text)
-            self._write(request, path, answer)
-            return reply_to(request, answer, self._spent)
+            reply = reply_to(request, answer, self._spent)
+            self._write(request, path, answer, _counted(reply))
+            return reply
 
     def refused(self, dialect: str, path: str, status: int, error: str) -> None:
         """Log a request that could not be answered."""
@@ -115,7 +125,7 @@ class RequestLog:
         if len(self._failed) > KEPT_MAX:
             del self._failed[next(iter(self._failed))]
 
-    def _write(self, request: ModelRequest, path: str, answer: Answer) -> None:
+    def _write(self, request: ModelRequest, path: str, answer: Answer, spent: Spent) -> None:
         self.count += 1
         self._seen.append(
             LoggedRequest(
@@ -125,13 +135,22 @@ class RequestLog:
                 model=request.model,
                 stream=request.stream,
                 text=request.text[-TEXT_CHARS_MAX:],
+                prompts=tuple(one[:PROMPT_CHARS_MAX] for one in request.prompts[-PROMPTS_MAX:]),
                 results=request.results,
                 messages=request.messages,
                 tools=tuple(tool.name for tool in request.tools),
                 answer=type(answer).__name__.casefold(),
                 status=answer.status if isinstance(answer, Fail) else 200,
+                input_tokens=spent.input_tokens,
+                output_tokens=spent.output_tokens,
             )
         )
+
+
+def _counted(reply: Reply) -> Spent:
+    """Return the usage that *reply* tells the client: only an answer that is sent to its end has any for certain."""
+    whole = isinstance(reply, ModelAnswer) and reply.ending is Ending.WHOLE
+    return reply.spent if isinstance(reply, ModelAnswer) and whole else Spent(0, 0)
 
 
 def path_of(target: str) -> str:

@@ -14,11 +14,14 @@ from typing import Any, Final
 from supervisor.mock_model.answers import (
     CALLS,
     Answer,
+    Background,
     Delegate,
     Drop,
+    Edit,
     Fail,
     Hang,
     Loop,
+    Parallel,
     Run,
     Say,
     Slow,
@@ -28,7 +31,19 @@ from supervisor.mock_model.answers import (
     spent_in,
 )
 from supervisor.mock_model.request import Call, Ending, ModelAnswer, ModelRequest, Reply, Tool, mapping
-from supervisor.mock_model.tools import AGENT_TOOLS, SHELL_TOOLS, delegation, find, shell_call
+from supervisor.mock_model.tools import (
+    AGENT_TOOLS,
+    SHELL_TOOLS,
+    background_call,
+    delegation,
+    find,
+    find_writer,
+    shell_call,
+    write_call,
+)
+
+Called = Run | Loop | Parallel | Background | Edit | Delegate | Use
+"""Answers that call a tool of the client."""
 
 OPENING: Final = "stub: this is not the whole"
 DONE: Final = "stub: done"
@@ -43,7 +58,7 @@ def answer_to(request: ModelRequest, failed: int = 0) -> Answer:
         if isinstance(step, Fail) and step.times is not None and failed >= step.times:
             failed -= step.times
         elif isinstance(step, CALLS) and results:
-            results -= 1
+            results = max(0, results - (len(step.commands) if isinstance(step, Parallel) else 1))
         else:
             return step
     return Say(DONE) if steps else Say()
@@ -60,8 +75,9 @@ def reply_to(request: ModelRequest, answer: Answer, spent: Spent | None = None) 
     match answer:
         case Hang(mute):
             return ModelAnswer(pieces=(OPENING,), ending=Ending.MUTE if mute else Ending.HANG, spent=spent)
-        case Drop(clean):
-            return ModelAnswer(pieces=(OPENING,), ending=Ending.UNFINISHED if clean else Ending.TORN, spent=spent)
+        case Drop(clean, after_bytes):
+            ending = Ending.UNFINISHED if clean else Ending.TORN
+            return ModelAnswer(pieces=(OPENING,), ending=ending, cut_bytes=after_bytes, spent=spent)
         case Slow(pieces, every_s):
             return ModelAnswer(
                 pieces=tuple(f"slow {number} " for number in range(pieces)), pause_s=every_s, spent=spent
@@ -70,29 +86,41 @@ def reply_to(request: ModelRequest, answer: Answer, spent: Spent | None = None) 
         return ModelAnswer(pieces=(json.dumps(_of_form(request.schema)),), spent=spent)
     if isinstance(answer, Say):
         return ModelAnswer(pieces=(answer.text,), spent=spent)
-    call = _call(request.tools, answer)
-    return (
-        ModelAnswer(call=call, spent=spent)
-        if call
-        else ModelAnswer(pieces=(_no_tool(request.tools, answer),), spent=spent)
-    )
+    calls = _calls(request.tools, answer)
+    if not calls:
+        return ModelAnswer(pieces=(_no_tool(request.tools, answer),), spent=spent)
+    return ModelAnswer(calls=calls, spent=spent)
 
 
-def _call(tools: Sequence[Tool], answer: Run | Loop | Delegate | Use) -> Call | None:
+def _calls(tools: Sequence[Tool], answer: Called) -> tuple[Call, ...]:
+    """Return the calls that *answer* stands for; none if the client has no such tool."""
+    if isinstance(answer, Use):
+        tool = next((one for one in tools if one.name == answer.tool), None)
+    elif isinstance(answer, Edit):
+        tool = find_writer(tools)
+    else:
+        tool = find(tools, AGENT_TOOLS if isinstance(answer, Delegate) else SHELL_TOOLS)
+    if tool is None:
+        return ()
     match answer:
         case Run(command) | Loop(command):
-            tool = find(tools, SHELL_TOOLS)
-            return Call(tool, shell_call(tool, command)) if tool else None
+            return (Call(tool, shell_call(tool, command)),)
+        case Parallel(commands):
+            return tuple(Call(tool, shell_call(tool, command)) for command in commands)
+        case Background(command):
+            return (Call(tool, background_call(tool, command)),)
+        case Edit(path, text):
+            return (Call(tool, write_call(tool, path, text)),)
         case Delegate(prompt):
-            tool = find(tools, AGENT_TOOLS)
-            return Call(tool, delegation(tool, prompt)) if tool else None
-        case Use(name, arguments):
-            tool = next((one for one in tools if one.name == name), None)
-            return Call(tool, arguments) if tool else None
+            return (Call(tool, delegation(tool, prompt)),)
+        case Use(_, arguments):
+            return (Call(tool, arguments),)
 
 
-def _no_tool(tools: Sequence[Tool], answer: Run | Loop | Delegate | Use) -> str:
-    wanted = "shell tool" if isinstance(answer, Run | Loop) else "tool for sub-agents"
+def _no_tool(tools: Sequence[Tool], answer: Called) -> str:
+    wanted = "shell tool"
+    wanted = "tool for sub-agents" if isinstance(answer, Delegate) else wanted
+    wanted = "tool that writes files" if isinstance(answer, Edit) else wanted
     wanted = f"tool {answer.tool!r}" if isinstance(answer, Use) else wanted
     return f"stub: no {wanted} among {', '.join(tool.name for tool in tools) or 'no tools'}"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -41,6 +41,8 @@ class ModelRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     stream: bool
     text: str
+    prompts: tuple[str, ...] = ()
+    """Texts of the user in the conversation that contain a script, the oldest first."""
     results: int = 0
     messages: int = 0
     """Length of the conversation that came with the request; a client that forgot its conversation sends a short
@@ -69,10 +71,12 @@ class Ending(StrEnum):
 
 
 class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of the model: pieces of text with a pause after each piece, or a tool call."""
+    """Answer of the model: pieces of text with a pause after each piece, or tool calls. ``cut_bytes`` is the number of
+    bytes of the body after which a torn answer is cut; ``None``: behind the pieces."""
 
     pieces: tuple[str, ...] = ()
-    call: Call | None = None
+    calls: tuple[Call, ...] = ()
+    cut_bytes: int | None = None
     pause_s: float = 0.0
     ending: Ending = Ending.WHOLE
     spent: Spent = Spent()
@@ -85,18 +89,30 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
 Reply = ModelAnswer | Fail
 
 
-def script_in_force(said: Iterable[tuple[str, int]]) -> tuple[str, int]:
-    """Return the text with the current script, and the number of tool results after that text.
+class ScriptInForce(NamedTuple):
+    """Text with the current script, the number of tool results after that text, and all texts with a script."""
+
+    text: str
+    results: int
+    prompts: tuple[str, ...]
+
+
+def script_in_force(said: Iterable[tuple[str, int]]) -> ScriptInForce:
+    """Return the current script of a conversation.
 
     *said* lists each text of the user, and each count of tool results, in order. Agents add texts (reminders, settings)
     after the user's own text, so the newest text that contains a script counts.
     """
-    text, results, scripted = "", 0, False
+    text, results = "", 0
+    prompts: list[str] = []
     for words, count in said:
-        if words and (has_script(words) or not scripted):
-            text, results, scripted = words, 0, scripted or has_script(words)
+        has = bool(words) and has_script(words)
+        if has:
+            prompts.append(words)
+        if has or (words and not prompts):
+            text, results = words, 0
         results += count
-    return text, results
+    return ScriptInForce(text, results, tuple(prompts))
 
 
 # ----------------------------------------------------------------------------------------------- JSON of anybody's

@@ -196,7 +196,7 @@ def _object(body: bytes) -> dict[str, Any]:
 
 def _headers(fail: Fail) -> dict[str, str]:
     wait_s = 1.0 if fail.retry_after_s is None and fail.status == 429 and not fail.why else fail.retry_after_s
-    return {} if wait_s is None else {"retry-after": f"{wait_s:g}"}
+    return {} if wait_s is None or wait_s < 0 else {"retry-after": f"{wait_s:g}"}
 
 
 async def _stream(
@@ -206,6 +206,10 @@ async def _stream(
         await connection.silence()
     stream = dialect.streamed(model_request, answer, serial)
     await connection.begin_events()
+    if answer.cut_bytes is not None:
+        body = _together(stream.opening) + b"".join(map(_together, stream.pieces)) + _together(stream.closing)
+        await connection.piece(body[: answer.cut_bytes])
+        raise Disconnected
     if stream.opening:
         await connection.piece(_together(stream.opening))
     if answer.ending is Ending.HANG:
@@ -233,7 +237,7 @@ async def _whole(
         case Ending.HANG:
             await connection.silence()
         case Ending.TORN:
-            await connection.piece(half)
+            await connection.piece(half if answer.cut_bytes is None else data[: answer.cut_bytes])
             raise Disconnected
         case Ending.UNFINISHED:
             await connection.end(half)

@@ -36,8 +36,13 @@ AGENT_TOOLS: Final = (
     "subagent",
     "use_subagents",
 )
+WRITE_TOOLS: Final = ("write", "write_file", "writefile", "write_to_file", "create", "create_file", "fs_write")
+_PATHS: Final = ("file_path", "filePath", "path", "filename", "target_file", "absolute_path")
+_CONTENTS: Final = ("content", "contents", "file_text")
 NEVER_TIMES_OUT_MS: Final = 600_000
 FILLER: Final = "stub"
+BACKGROUND: Final = ("is_background", "run_in_background")
+"""Parameters by which shell tools leave a command running."""
 
 
 def find(tools: Sequence[Tool], names: Sequence[str]) -> Tool | None:
@@ -59,6 +64,32 @@ def shell_call(tool: Tool, command: str) -> dict[str, Any]:
     return _filled(tool.schema, {"command": command, "cmd": command, "commands": command})
 
 
+def background_call(tool: Tool, command: str) -> dict[str, Any]:
+    """Return arguments that make *tool* start *command* and leave it running."""
+    given = mapping(tool.schema.get("properties"))
+    named = next((name for name in BACKGROUND if name in given), None)
+    if named is None:
+        return shell_call(tool, f"({command}) >/dev/null 2>&1 &")
+    return {**shell_call(tool, command), named: True}
+
+
+def write_call(tool: Tool, path: str, text: str) -> dict[str, Any]:
+    """Return arguments that make *tool* write *text* to the file *path*."""
+    given = {**dict.fromkeys(_PATHS, path), **dict.fromkeys(_CONTENTS, text), "command": "create"}
+    return _filled(tool.schema, given)
+
+
+def find_writer(tools: Sequence[Tool]) -> Tool | None:
+    """Return the tool that writes a file: one that takes a path and a content, by preference one in
+    ``WRITE_TOOLS``."""
+    able = [tool for tool in tools if _takes(tool, _PATHS) and _takes(tool, _CONTENTS)]
+    return find(able, WRITE_TOOLS) or (able[0] if able else None)
+
+
+def _takes(tool: Tool, names: Sequence[str]) -> bool:
+    return not mapping(tool.schema.get("properties")).keys().isdisjoint(names)
+
+
 def delegation(tool: Tool, prompt: str) -> dict[str, Any]:
     """Return arguments that make *tool* give *prompt* to a sub-agent."""
     given = dict.fromkeys(("prompt", "message", "objective", "request", "task"), prompt)
@@ -77,7 +108,7 @@ def _filled(schema: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
             arguments[name] = _typed(form, given[name], name)
         elif name == "yield_time_ms":
             arguments[name] = NEVER_TIMES_OUT_MS
-        elif name in ("is_background", "run_in_background") or name in required:
+        elif name in BACKGROUND or name in required:
             arguments[name] = _filler(form, name)
     return arguments
 

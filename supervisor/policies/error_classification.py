@@ -93,6 +93,7 @@ TABLE: Final[tuple[ErrorRule, ...]] = (
         r"context (?:length|window) (?:was |is )?exceeded",
         r"exceeds? the (?:model'?s )?context (?:length|window)",
         r"input token count.{0,60}exceeds",
+        r"exceed(?:s|ed) (?:the|this|your) model'?s context",
         r"request_too_large",
         _http("413"),
         problem=ModelProblem.CONTEXT_LENGTH,
@@ -204,6 +205,8 @@ TABLE: Final[tuple[ErrorRule, ...]] = (
         r"(?:request|read|connect|handshake) (?:operation )?timed out",
         r"deadline exceeded",
         r"(?:server|remote end) (?:closed|disconnected)",
+        r"other side closed",
+        r"und_err_socket",
         provider=True,
         problem=ModelProblem.CONNECTION,
     ),
@@ -261,7 +264,7 @@ TABLE: Final[tuple[ErrorRule, ...]] = (
         r"indentationerror",
         r"invalid syntax",
         r"unexpected token",
-        r"unrecognized (?:argument|option)",
+        r"(?:unexpected|unrecognized) (?:argument|option)",
         r"(?:unknown|invalid|no such) option",
     ),
 )
@@ -341,6 +344,32 @@ STATUSES: Final[dict[int, tuple[ErrorCategory, bool, str]]] = {
 
 PERMANENT_STATUSES: Final = frozenset(status for status, (category, *_) in STATUSES.items() if category is PERMANENT)
 """Exit statuses after which another attempt fails in the same way."""
+
+_HELD: Final = re.compile(
+    r"active writer|in use by|already in use|is in use|is locked|lock is held|held by (?:another|process)"
+    r"|already (?:open|active|running)|another (?:process|client|instance)",
+    re.IGNORECASE,
+)
+
+
+def is_held(text: str) -> bool:
+    """Return whether *text*, the reason why a conversation could not be loaded, says that another process uses it: it
+    is not lost then."""
+    return _HELD.search(text) is not None
+
+
+_REFUSED_OPTION: Final = re.compile(
+    r"(?:unexpected|unrecogni[sz]ed|unknown|invalid|no such|bad|illegal) (?:argument|option|flag|command|subcommand)"
+    r"|invalid value .{1,100} for|unknown variant|requires? (?:a value|an argument)",
+    re.IGNORECASE,
+)
+
+
+def is_refused_option(last_words: str) -> bool:
+    """Return whether *last_words*, the last output of a program that ended before it was ready, say that the program
+    does not accept its command line: another launch fails in the same way."""
+    return _REFUSED_OPTION.search(last_words) is not None
+
 
 PROGRAMMING_ERRORS: Final = (
     AttributeError,

@@ -7,11 +7,12 @@ Pure. The first rule that matches decides; without a match the policy's default 
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from glob import escape
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -148,12 +149,44 @@ def covers(allowed: PermissionRequest, detail: str, wanted: PermissionRequest, d
     is so if *wanted* is the same command line, or only files that *allowed* named. The title that an agent gives a
     request proves nothing; the commands and files that the supervisor handles are what counts."""
     if wanted.kind == "execute":
-        literal = msgspec.json.encode(wanted.title).decode()  # among the arguments, which are JSON
-        return allowed.kind == "execute" and (wanted.title == allowed.title or literal in detail)
+        commands = {wanted.title, wanted.title.removeprefix(f"cd {shlex.quote(directory)} && ")}
+        commands.add(wanted.title.removeprefix(f"cd '{directory}' && "))
+        if allowed.kind == "other":  # an agent may ask by words that contain the whole command
+            return any(_shows(detail, command) for command in commands)
+        literals = [msgspec.json.encode(command).decode() for command in commands]  # among the arguments, as JSON
+        shown = allowed.title in commands or any(literal in detail for literal in literals)
+        return allowed.kind == "execute" and (shown or any(_shows(detail, command) for command in commands))
     if wanted.kind != "read" and allowed.kind not in ("edit", "delete", "move"):
         return False
     named = {_led(directory, path) for path in allowed.paths}
     return bool(wanted.paths) and all(_led(directory, path) in named for path in wanted.paths)
+
+
+def detail_text(detail: str) -> str:
+    """Return the details of a request as text for people: an object of JSON as a line ``name: value`` for each value,
+    and a list of texts of ACP as these texts."""
+    try:
+        value = msgspec.json.decode(detail)
+    except (msgspec.DecodeError, RecursionError):
+        return detail
+    if isinstance(value, dict):
+        return "\n".join(f"{name}: {_plain(one)}" for name, one in value.items())
+    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
+        texts = [_plain(one.get("content", one)) for one in value]
+        return "\n".join(texts)
+    return detail
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        return str(value["text"])
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def _shows(detail: str, command: str) -> bool:
+    """Return whether *detail*, as people see it, has the whole *command* at its beginning or behind ``: ``, up to the
+    end of a line."""
+    return bool(command) and f": {command}\n" in f": {detail_text(detail)}\n"
 
 
 def _fits(rule: PermissionRule, request: PermissionRequest, directory: str) -> bool:

@@ -38,10 +38,16 @@ STOPS: dict[str, tuple[str, TransitionReason | None, AbortReason | None]] = {
     "max_turns": ("the agent reached its limit of model requests", TransitionReason.MAX_TURNS, None),
     "refusal": ("the agent refused to go on", None, None),
     "cancelled": ("the agent cancelled the turn, and nobody had asked for that", None, AbortReason.UNKNOWN),
+    "denied": (
+        "a permission was denied, and the agent ended its turn",
+        TransitionReason.PERMISSION_DENIED,
+        None,
+    ),
     "programming_error": ("the agent has a programming error", TransitionReason.PERMANENT_ERROR, None),
 }
 """Meaning of a stop reason of the agent that is not ``end_turn``: error text, transition reason, abort reason.
-``programming_error`` is the stop reason of an in-process agent whose function cannot work as it is."""
+``programming_error`` is the stop reason of an in-process agent whose function cannot work as it is, ``denied`` that of
+an agent of the catalogue whose turns end with a denial."""
 
 
 MODEL_REASONS: dict[ModelProblem, TransitionReason | None] = {
@@ -173,6 +179,14 @@ def decide_verdict(
 
 INTERRUPTED = "Note: you were interrupted, and what you had begun may be done already. Look before you do it again."
 """Note in the first prompt after an interruption, since the agent may have worked on the interrupted prompt already."""
+OPEN_CALLS = (
+    "Note: you were ended while this was running: {calls}. It may be done in part or as a whole, and what you had begun"
+    " before may be done, too. Look first, before you do it again."
+)
+"""The same note if calls were open, by our own record: what agents tell their model about such a call ranges from
+"unknown" over "rejected" to nothing."""
+OPEN_CALLS_MAX = 5
+"""Number of open calls that the note names."""
 
 
 GO_ON = (
@@ -184,25 +198,40 @@ a request."""
 
 
 def build_prompt(
-    prompt: str, messages: Sequence[Message], *, reason: str = "", again: bool = False, goes_on: bool = False
+    prompt: str,
+    messages: Sequence[Message],
+    *,
+    reason: str = "",
+    again: bool = False,
+    open_calls: Sequence[str] = (),
+    goes_on: bool = False,
 ) -> str:
     """Build the text for an agent: the request, then the messages that wait for it, oldest first, urgent ones marked.
 
     *reason* tells why the request is tried again; ``""``: it is the first attempt, or the agent is not to be given the
-    reason. *again*: the agent has received the request already, and was interrupted while it worked on that request.
+    reason. *again*: the agent has received the request already, and was interrupted while it worked on that request, in
+    the calls with the titles *open_calls*.
     *goes_on*: a message came since, and the agent is asked to go on with the request.
     """
     parts = [prompt] if prompt else []
     if reason:
         parts.append(quote_reason(reason))
     if prompt and again:
-        parts.append(INTERRUPTED)
+        parts.append(_interruption(open_calls))
     if prompt and goes_on:
         parts.append(GO_ON)
     for message in messages:
         kind = "Urgent message" if message.urgent else "Message"
         parts.append(f"{kind} from {message.sender}:\n{message.text}")
     return "\n\n".join(parts)
+
+
+def _interruption(open_calls: Sequence[str]) -> str:
+    if not open_calls:
+        return INTERRUPTED
+    named = [f"`{' '.join(title.split())}`" for title in open_calls[:OPEN_CALLS_MAX]]
+    more = len(open_calls) - len(named)
+    return OPEN_CALLS.format(calls=", ".join(named) + (f" and {more} more" if more else ""))
 
 
 def severity_of(event: Event, effects: Sequence[Effect] = ()) -> Severity:

@@ -237,10 +237,12 @@ class StrayLine(msgspec.Struct, frozen=True):
 
 class Malformed(msgspec.Struct, frozen=True):
     """Event: the agent broke its protocol; *why* names the error. The agent's turn fails with that reason.
-    ``permanent``: another launch with the same configuration fails in the same way."""
+    ``permanent``: another launch with the same configuration fails in the same way. ``held``: the conversation that was
+    to be loaded is in use by another process; the next launch tries to load it again."""
 
     why: str
     permanent: bool = False
+    held: bool = False
 
 
 Out = (

@@ -278,6 +278,7 @@ class AgentConnection(Connection):
         self._succeeded = verdict.exit is Exit.SUCCESS
         if self._succeeded:
             self.session.answer.said = self.session.answer.text
+            self.session.interrupted, self.session.open_calls = False, ()
             self._send(turn_id, VerifyRequested(verdict=verdict))
         else:
             self._send(turn_id, TaskFailed(verdict=verdict, abort_id=self._abort_id, stopped=stopped))

@@ -86,6 +86,8 @@ class PermissionRequests:
         self._codec, self._agent_io = codec, agent_io
         self._count = 0
         """Number of requests that were sent to the turn so far."""
+        self.has_denied = False
+        """Whether the last request of the turn that was answered was not allowed."""
         self._open: dict[str, _OpenRequest] = {}
         self._services: dict[str, Callable[[str], None]] = {}
         """Callbacks of the open requests for a service, by request id."""
@@ -94,7 +96,7 @@ class PermissionRequests:
 
     def begin_turn(self) -> None:
         """Begin another turn: requests are counted from 1 again, and permissions that were given for once end."""
-        self._count = 0
+        self._count, self.has_denied = 0, False
         self._allowed = {key: one for key, one in self._allowed.items() if one[1]}
 
     def handle_request(self, asked: PermissionNeeded, turn_id: str | None) -> str:
@@ -193,6 +195,7 @@ class PermissionRequests:
         if request is not None:
             self._session.note_progress()
             kind = dict(request.asked.options).get(option or "", "")
+            self.has_denied = not kind.startswith("allow")
             # A rule has looked at the title, which the agent chooses: only a human's permission covers more.
             if kind.startswith("allow") and request.by_human and request_id not in self._services:
                 self._allowed[request_id] = request.asked, kind == "allow_always"

@@ -117,6 +117,8 @@ class SessionHistory:
         """Working directory of the session; ``None`` if it was not ready."""
         self.resume_id: str | None = None
         self.interrupted = False
+        self.open_calls: tuple[str, ...] = ()
+        """Titles of the calls that were open when an agent was ended in its turn."""
         self.aborts: list[LifecycleEvent] = []
         """Records of aborts of this session, policy edges included, that may not have reached all of their targets. The
         record of an abort that reaches only this session is removed when the session's stop is recorded."""
@@ -184,6 +186,10 @@ class SessionHistory:
                     self.policy = msgspec.convert(fact["policy"], AbortPolicy)
             case "Resumed":
                 self.resume_id, self.interrupted = fact["resume_id"], fact["interrupted"]
+                self.open_calls = tuple(fact.get("open_calls", ()))
+            case "AgentCrashed":
+                self.resume_id, self.interrupted = fact["resume_id"], True
+                self.open_calls = tuple(fact["open_calls"])
             case "AgentReclaimed":
                 self.resume_id = fact["resume_id"]
             case "AbortRecord" if fact["scope"] != AbortScope.TOOL:
@@ -228,7 +234,7 @@ class SessionHistory:
             case "SessionStarted":
                 self.resume_id, self.interrupted = None, False
             case "SessionExited" if record.to_status == "SessionComplete":
-                self._succeeded = record.actor
+                self._succeeded, self.open_calls = record.actor, ()
             case "SessionExited" if _is_crash(record):
                 self.spent = self._spend_retry(asked) or self._is_once(asked) or _is_final(record)
                 self.crashes = self.crashes if self.spent else (*self.crashes, record.monotonic_s)

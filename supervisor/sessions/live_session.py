@@ -448,7 +448,10 @@ class LiveSession(EntityActor):
         """Name of the conversation that the next agent loads: the conversation of an agent that ended with its
         supervisor, or of a program that served one prompt."""
         self.interrupted = False
-        """True if an agent may have begun to work on the last prompt when its supervisor ended."""
+        """True if an agent may have begun to work on the last prompt when it was ended, by its own crash or with its
+        supervisor, and no turn has succeeded since."""
+        self.open_calls: tuple[str, ...] = ()
+        """Titles of the calls that were open then."""
         self.incoming_requests: dict[str, None] = {}
         self.incoming_messages: dict[str, None] = {}
         """Ids of the prompts, and of the messages, that were sent but have not reached the session yet. They count as

@@ -36,6 +36,7 @@ import msgspec
 from actors import ActorStopped
 from actors.one_shot_event import OneShotEvent
 from actors.timers import Timer
+from supervisor.agent_catalogue.measured import untried_version
 from supervisor.lifecycles.events import (
     AgentExited,
     AgentLaunched,
@@ -56,7 +57,7 @@ from supervisor.lifecycles.types import (
 from supervisor.policies.abort_plan import PlannedProcess
 from supervisor.policies.budgets import Amounts
 from supervisor.policies.call_processes import LiveProcess, ProcessSeen, describe_processes, processes_of_turn
-from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES
+from supervisor.policies.error_classification import PERMANENT_STATUSES, STATUSES, is_held, is_refused_option
 from supervisor.policies.output_novelty import OutputNovelty
 from supervisor.policies.permissions import PermissionRequest
 from supervisor.policies.retry_reason import quoted_lines
@@ -107,6 +108,7 @@ from supervisor.ports.input_limits import (
     UNREAD_BYTES_MAX,
     UNREAD_S,
 )
+from supervisor.ports.logs import get_logger
 from supervisor.ports.shortages import outlast_shortage
 from supervisor.runtime.availability import RetryingProcessHost
 from supervisor.runtime.journal_writer import Cause
@@ -117,6 +119,8 @@ from supervisor.sessions.compaction_tracker import CompactionTracker
 from supervisor.sessions.live_session import LiveSession
 from supervisor.sessions.registry import SessionRegistry
 from supervisor.sessions.tool_calls import ToolCallTerminations
+
+_log = get_logger()
 
 _WORK = (ToolOpened, ToolClosed, PermissionNeeded, TerminalOpened, ChildRequested, Compaction, ModelErrorReported)
 """Messages which show that an agent works on its prompt, or tries to."""
@@ -155,7 +159,6 @@ class ProcessConnection(AgentConnection):
         delegate: Delegate,
         files: AgentFiles,
         resume_id: str | None = None,
-        interrupted: bool = False,
     ) -> None:
         super().__init__(registry, session, agent_id, incarnation)
         self._codec = codec
@@ -163,7 +166,7 @@ class ProcessConnection(AgentConnection):
         self._launch = launch
         self._delegate = delegate
         self._files = files
-        self._resume_id, self._interrupted = resume_id, interrupted
+        self._resume_id = resume_id
         self.clean_up_s = program_end_s(session.policy.ladder)
         self._conversation: str | None = None
         """Name that the agent gave the conversation, if a later agent can load the conversation by this name."""
@@ -342,7 +345,7 @@ class ProcessConnection(AgentConnection):
         except SpawnShortage as error:
             exited = AgentExited(reason=str(error), ended_by="exit")
             # The session launches again, without a failure; the next agent loads the same conversation.
-            self.session.resume_id, self.session.interrupted = self._resume_id, self._interrupted
+            self.session.resume_id = self._resume_id
             waiting = f"waits for {error.lacks}: {error}"
             verdict = Verdict(exit=Exit.ERROR, error=waiting, transition_reason=TransitionReason.SHORTAGE)
             self._report_not_started(verdict)
@@ -545,7 +548,9 @@ class ProcessConnection(AgentConnection):
                 await self._on_turn_ended(out)
             case StrayLine(line, why):
                 self._on_stray(line, why)
-            case Malformed(why, permanent):
+            case Malformed(why, permanent, held):
+                if held:  # by a process of the agent before: the next launch loads it
+                    self.session.resume_id = self._resume_id
                 self._malformed(why, permanent)
             case _:
                 raise AssertionError(f"bytes are written by AgentIO: {type(out).__name__}")
@@ -562,6 +567,8 @@ class ProcessConnection(AgentConnection):
         prompt can be sent, so that the next supervisor can load the conversation."""
         self._conversation = ready.resume_id
         self.steers = ready.steers
+        if note := untried_version(ready.info):
+            _log.warning("agent version not tried", session=self.session.id, agent=note)
         if ready.resume_id is not None:
             named = AgentReady(resume_id=ready.resume_id, info=ready.info)
             await self._report(self.agent_id, named)
@@ -729,6 +736,10 @@ class ProcessConnection(AgentConnection):
             self._compacting.finish()
         has_exited = ended.stop == "error" and self._phase >= ConnectionPhase.EXITED
         last_words = self._last_error_line if has_exited else ""
+        if has_exited and self._intent is None and (self._opened or not self._codec.one_shot):
+            self._note_crash()
+        if has_exited and self._resume_id is not None and is_held(self._last_error_line):
+            self.session.resume_id = self._resume_id  # the conversation is not lost: the next launch loads it
         if ended.stop == "cancelled" and self._numbers and self.session.profile.quirks.cancel_leaves_tool:
             # Its tools still run: they end with the agent. The next agent loads the conversation, if it can.
             self.session.resume_id = self._conversation
@@ -736,6 +747,8 @@ class ProcessConnection(AgentConnection):
             self.kill(Verdict(exit=Exit.ERROR, error=why, abort_reason=AbortReason.SHUTDOWN_SIGNAL))
         # What an agent reports after its compaction has failed is no success.
         stop = "cancelled" if self._intent is _NOT_COMPACTED else ended.stop
+        if stop == "end_turn" and self._permissions.has_denied and self.session.profile.quirks.denial_ends_turn:
+            stop = "denied"
         # Only a status that says more than the agent's words do, such as 127: there is no such program.
         status = self._exit_status if ended.stop == "error" and self._exit_status in STATUSES else None
         self._conclude(
@@ -749,6 +762,21 @@ class ProcessConnection(AgentConnection):
         if self._phase is ConnectionPhase.CLOSING:
             self.close_when_idle()
 
+    def _note_crash(self) -> None:
+        """Record that the agent died in a turn, so that its conversation is continued like after a crash of the
+        supervisor: in another process, with a note about the calls that were open.
+
+        An agent that dies, without having done anything, after its conversation was loaded, may die of the
+        conversation: the next one begins anew.
+        """
+        session, calls = self.session, tuple(title for title, *_ in self._opened.values())
+        has_worked = bool(self._numbers or session.answer.text != session.answer.said)
+        if self._resume_id is None or has_worked or self._codec.one_shot:
+            session.resume_id = self._conversation
+        session.interrupted, session.open_calls = True, calls
+        fact = {"agent": self.agent_id, "resume_id": session.resume_id, "open_calls": [one[:200] for one in calls]}
+        self.registry.record_fact(session.session_id, "AgentCrashed", session.cause, fact)
+
     def _malformed(self, why: str, permanent: bool = False) -> None:
         """Kill an agent that broke its protocol, and fail the agent's turn, or its launch: for good, if the error is
         *permanent* or the exit status says so."""
@@ -757,7 +785,7 @@ class ProcessConnection(AgentConnection):
             self._conclude("error", why)
         elif not self.is_ready:
             last_words = f"; its last words: {self._last_error_line}" if self._last_error_line else ""
-            permanent = permanent or self._exit_status in PERMANENT_STATUSES
+            permanent = permanent or self._exit_status in PERMANENT_STATUSES or is_refused_option(last_words)
             reason = TransitionReason.PERMANENT_ERROR if permanent else None
             failed = msgspec.structs.replace(verdict, error=f"{why}{last_words}", transition_reason=reason)
             self._report_not_started(failed)

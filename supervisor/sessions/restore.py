@@ -310,11 +310,15 @@ class Recovery:
         was_at_work = self._states[session_id] in WORKING
         # If the agent had finished its turn, the next prompt was not begun.
         session.interrupted = (past.interrupted or was_at_work) and not is_done(self._turn_of(session))
+        turn = self._turn_of(session)
+        open_calls = tuple(call.title for call in turn.data.open) if turn is not None else ()
+        session.open_calls = (open_calls or past.open_calls) if session.interrupted else ()
         mine = [one for one in owed if one.entity_id.partition(":")[0] == session_id]
         fact = {
             "state": self._states[session_id].value,
             "resume_id": session.resume_id,
             "interrupted": session.interrupted,
+            "open_calls": list(session.open_calls),
             "again": [_named(one) for one in mine if one in again],
             "unknown": [_named(one) for one in mine if one not in again and not isinstance(one.effect, StartTimer)],
         }

@@ -290,15 +290,16 @@ class SessionEntity(LiveSession):
 
     def _build_prompt(self, cause: Cause) -> None:
         data = self.data
-        again = self.interrupted and self.resume_id is not None
         asked = data.current.prompt if data.current is not None else ""
         selected = data.inbox if self.monitor is None else self.monitor.select_messages(data.inbox)
         # an empty prompt is never sent: then every message is in it
         messages = selected if asked or selected else data.inbox
         explains = self._services.setups.of(self.plan_run).settings.explain_retries and self.profile.explains_retries
         reason = data.current.reason if data.current is not None and explains else ""
+        # An agent that begins anew may find what the agent before had begun; a program may execute its prompt.
+        again = self.interrupted and (self.resume_id is not None or self.profile.explains_retries)
         goes_on = data.current is not None and data.current.goes_on
-        prompt = build_prompt(asked, messages, reason=reason, again=again, goes_on=goes_on)
+        prompt = build_prompt(asked, messages, reason=reason, again=again, open_calls=self.open_calls, goes_on=goes_on)
         if self.monitor is not None:
             prompt = self.monitor.complete_prompt(prompt)
         self.registry.send(self.id, PromptReady(prompt=prompt, messages=len(data.inbox)), cause=cause)

@@ -16,6 +16,7 @@ from supervisor.policies.permissions import (
     PermissionRule,
     covers,
     decide_service,
+    detail_text,
 )
 
 SERVICES = """
@@ -190,6 +191,22 @@ def test_what_a_permission_covers(allowed: PermissionRequest, wanted: Permission
     """A permission covers the same command line, or the same files; a permission to edit covers reading, but not the
     other way round."""
     assert covers(allowed, r'{"text": "say \"rm\""}', wanted, "/w") is covered
+
+
+def test_a_question_in_words_covers_the_command_that_it_shows() -> None:
+    """An agent that asks by words, and then has the supervisor run the command in its directory, is not asked twice;
+    a command of which the words show a part only is."""
+    words = '[{"type":"content","content":{"type":"text","text":"Requesting approval to Running: echo x > p"}}]'
+    asked = PermissionRequest(title="Bash")
+    for line, covered in [("cd '/w' && echo x > p", True), ("echo x > p", True), ("echo x", False), ("x > p", False)]:
+        assert covers(asked, words, PermissionRequest(title=line, kind="execute"), "/w") is covered
+
+
+def test_details_are_shown_as_text() -> None:
+    """The arguments of a call are shown as lines, not as JSON; other text is shown as it is."""
+    assert detail_text('{"command":"echo \\"hi\\"","n":1}') == 'command: echo "hi"\nn: 1'
+    assert detail_text('[{"type":"content","content":{"type":"text","text":"Run: ls"}}]') == "Run: ls"
+    assert detail_text("in /w: ls") == "in /w: ls"
 
 
 def test_the_default_is_not_about_reading() -> None:

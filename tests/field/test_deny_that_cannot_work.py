@@ -158,7 +158,7 @@ def test_agents_that_ask_are_taken(entry: dict[str, object]) -> None:
 def test_an_agent_that_is_to_be_asked_is_started_so_that_it_asks() -> None:
     """With ``permissions: deny`` a known agent is started with the flags that make it request permissions, instead of
     those that switch requests off."""
-    assert "approval_policy=never" in AgentConfig(known="codex-acp").command
+    assert "approval_policy=never" in AgentConfig(known="codex").command
     assert AgentConfig(known="codex-acp", permissions="deny").command == ("codex-acp",)
     assert AgentConfig(known="codex-acp", permissions="deny").mode == "read-only"
     assert AgentConfig(known="opencode", permissions="ask").env["OPENCODE_PERMISSION"] == '{"*":"ask"}'

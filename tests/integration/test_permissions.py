@@ -12,6 +12,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from supervisor.agent_catalogue import Quirks
 from supervisor.cli.rendering import inspected_text, tree_text
 from supervisor.control.error_messages import ControlError
 from supervisor.control.server import serve_control
@@ -193,6 +194,19 @@ async def test_of_two_answers_at_once_one_counts(tmp_path: Path) -> None:
             both.start_soon(say, False)
     [(decision, by, kind)] = answers(run)
     assert (by, sorted(heard)) == ("operator", sorted([kind, f"s:t1:p1 is answered already: {decision} by operator"]))
+
+
+@pytest.mark.parametrize("ends_turn", [True, False])
+async def test_a_turn_that_a_denial_has_ended_is_not_completed(tmp_path: Path, ends_turn: bool) -> None:
+    """Of an agent whose turns end with a denial, which its model never hears of, the turn has failed for good, with the
+    reason; of another agent it is what the agent says."""
+    agents = {"a": AgentConfig(adapter="scripted", permissions="deny", quirks=Quirks(denial_ends_turn=ends_turn))}
+    async with supervising(tmp_path, agents=agents) as run:
+        session = await run.sup.start_session("s", agent="a")
+        result = await session.run(PROMPT)
+        assert result.ok is not ends_turn
+        if ends_turn:
+            assert "a permission was denied, and the agent ended its turn" in result.error
 
 
 async def test_a_waiting_permission_is_shown(tmp_path: Path) -> None:

@@ -24,9 +24,6 @@ from supervisor.mock_model.environment import KEY
 from supervisor.plans import AgentConfig
 
 TAG = "AGENTS_CELL"
-NO_SANDBOX = {"codex": ("-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="on-request"')}
-"""Options that switch the sandbox of an agent off, for machines, often containers, in which agents cannot create one
-and their tools would fail."""
 LOOK_S = 0.05
 WAIT_S = 60.0
 
@@ -71,7 +68,7 @@ class Place(msgspec.Struct, frozen=True):
         """Return the configuration of the cell's agent, set up to use the model server."""
         agent = known_agent(self.agent)
         variant, model = agent.variant(), agent.model
-        arguments = (*NO_SANDBOX.get(self.agent, ()), *(self._filled(one) for one in model.arguments))
+        arguments = tuple(self._filled(one) for one in model.arguments)
         env = {name: self._filled(value) for name, value in model.env.items()}
         return AgentConfig(
             known=self.agent,

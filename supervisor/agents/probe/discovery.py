@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from supervisor.agent_catalogue import AgentVariant, KnownAgent
+from supervisor.agent_catalogue.measured import find_version, version_note
 
 ANSWER_S: Final = 20.0
 """Seconds that a program may take to print its version: the slowest of the known programs took 3 s."""
-_VERSION: Final = re.compile(r"(?<!\d)\d{1,9}(?:\.\d{1,9})+")
 
 
 class InstalledAgent(NamedTuple):
@@ -34,10 +32,9 @@ class InstalledAgent(NamedTuple):
     ways: tuple[str, ...] = ()
 
     @property
-    def is_old(self) -> bool:
-        """True if the installed version is older than the oldest version that was tried with the supervisor."""
-        least = self.agent.install.least if self.agent.install is not None else ""
-        return bool(least and self.version) and not at_least(self.version, least)
+    def untried(self) -> str:
+        """Difference between the installed version and those that were tried with the supervisor; ``""`` if none."""
+        return version_note(self.agent, self.version)
 
 
 def search_path(agent: KnownAgent) -> str:
@@ -47,7 +44,13 @@ def search_path(agent: KnownAgent) -> str:
 
 def find(agent: KnownAgent) -> InstalledAgent:
     """Search for the program of one agent and determine the program's version."""
-    path = shutil.which(agent.program, path=search_path(agent))
+    return find_program(agent, None)
+
+
+def find_program(agent: KnownAgent, searched: str | None) -> InstalledAgent:
+    """Search for the program of one agent on the PATH *searched*, ``None`` for the usual one, and determine the
+    program's version."""
+    path = shutil.which(agent.program, path=searched or search_path(agent))
     ways = tuple(one.adapter for one in agent.ways if _is_there(agent, one))
     version = (_packaged(path, agent) or _version(path, agent)) if path else ""
     return InstalledAgent(agent, path or "", version, ways)
@@ -88,17 +91,4 @@ def _version(path: str, agent: KnownAgent) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    found = _VERSION.search((said.stdout + said.stderr).decode(errors="replace"))
-    return found[0] if found else ""
-
-
-def at_least(version: str, least: str) -> bool:
-    """Return whether *version* is equal to *least* or newer. Versions are compared number by number; a missing number
-    counts as 0."""
-    pairs = zip_longest(_numbers(version), _numbers(least), fillvalue=0)
-    return next((ours > theirs for ours, theirs in pairs if ours != theirs), True)
-
-
-def _numbers(version: str) -> list[int]:
-    found = _VERSION.search(version)
-    return [int(one) for one in found[0].split(".")] if found else []
+    return find_version((said.stdout + said.stderr).decode(errors="replace"))

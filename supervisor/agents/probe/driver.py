@@ -12,6 +12,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -21,6 +22,7 @@ import anyio.abc
 from supervisor.agents.codecs import codec_for
 from supervisor.agents.probe.sandbox import Sandbox
 from supervisor.ports import (
+    AgentOptions,
     CloseInput,
     Codec,
     ConversationNamed,
@@ -37,6 +39,7 @@ from supervisor.ports import (
     SpawnError,
     TerminalKilled,
     TerminalOpened,
+    Text,
     TurnEnded,
     TurnEnding,
 )
@@ -47,6 +50,21 @@ READY_S: Final = 60.0
 SETTLE_S: Final = 3.0
 """Seconds that processes left by an agent have to end without being killed."""
 LOOK_S: Final = 0.05
+
+
+ERRORS_MAX: Final = 4_000
+"""Number of bytes of the agent's standard error that are kept."""
+WORDS_MAX: Final = 200
+"""Number of characters of the agent's last words."""
+
+
+class Operator(Enum):
+    """Operator of a probe, who answers what the agent asks: the kind of the option that the operator chooses. Without
+    such an option, and if nobody answers, the request is cancelled."""
+
+    ALLOWS = "allow_once"
+    DENIES = "reject_once"
+    NOBODY = ""
 
 
 class NoResponse(Exception):
@@ -65,10 +83,20 @@ class ProbedAgent:
     """Running agent of a probe, with the reports that the agent has sent so far (``said``)."""
 
     def __init__(
-        self, process: Process, codec: Codec, host: ProcessHost, sandbox: Sandbox, report: Path | None
+        self,
+        process: Process,
+        codec: Codec,
+        host: ProcessHost,
+        sandbox: Sandbox,
+        report: Path | None,
+        operator: Operator = Operator.ALLOWS,
     ) -> None:
         self.said: list[Out] = []
         self.resume_id: str | None = None
+        self.status: int | None = None
+        """Exit status of the agent's process; ``None`` while it runs."""
+        self._operator = operator
+        self._last_errors = b""
         self._process = process
         self._codec = codec
         self._host = host
@@ -85,6 +113,22 @@ class ProbedAgent:
     async def interrupt(self) -> None:
         await self._take(self._codec.interrupt())
 
+    async def steer(self, text: str) -> bool:
+        """Send *text* within the turn; return whether the protocol can do that now."""
+        outs = self._codec.steer(text)
+        await self._take(outs or ())
+        return outs is not None
+
+    async def end_call(self, call_id: str) -> bool:
+        """Request the end of one call; return whether the protocol has such a request."""
+        outs = self._codec.end_call(call_id)
+        await self._take(outs or ())
+        return outs is not None
+
+    def kill(self) -> None:
+        """Kill the agent and every process that it has started."""
+        self._process.kill()
+
     async def close(self) -> None:
         await self._take([*self._codec.close(), CloseInput()])
 
@@ -98,6 +142,23 @@ class ProbedAgent:
         os.kill(int(self._report.with_suffix(".pid").read_text()), number)
 
     # ------------------------------------------------------------------ what it says
+    @property
+    def text(self) -> str:
+        """Text of the agent's answers so far."""
+        return "".join(one.text for one in self.said if isinstance(one, Text) and one.kind == "message")
+
+    @property
+    def last_words(self) -> str:
+        """Last lines that the agent wrote to its standard error, or as log lines, as one line."""
+        logged = "".join(one.text for one in self.said if isinstance(one, Text) and one.kind == "log")
+        lines = (self._last_errors.decode(errors="replace") or logged).split("\n")
+        return " ".join(" ".join(lines).split())[-WORDS_MAX:]
+
+    @property
+    def is_one_shot(self) -> bool:
+        """Whether the process serves one prompt."""
+        return self._codec.one_shot
+
     async def until(self, reached: Callable[[Out], bool], limit_s: float, seen: int = 0) -> Out:
         """Return the first report, after the first *seen* reports, for which *reached* is true.
 
@@ -120,6 +181,12 @@ class ProbedAgent:
         assert isinstance(found, TurnEnded)
         return found
 
+    async def until_exit(self, limit_s: float) -> None:
+        """Wait until the agent's process has exited, at most *limit_s*."""
+        with anyio.move_on_after(limit_s):
+            while self.status is None:  # noqa: ASYNC110 - the reader of its output sets it
+                await anyio.sleep(LOOK_S)
+
     async def left(self, limit_s: float) -> ExitReport | None:
         """Return the exit status of the agent's program and the processes that the program left running; ``None`` if
         the program has not ended in time."""
@@ -139,15 +206,16 @@ class ProbedAgent:
         while data := await self._process.receive():
             await self._take(self._codec.feed(data))
         await self._take(self._codec.feed(b""))
-        await self._take(self._codec.exited(await self._process.wait_exit()))
+        self.status = await self._process.wait_exit()
+        await self._take(self._codec.exited(self.status))
 
     async def begin(self, cwd: str, resume_id: str | None) -> None:
         await self._take(self._codec.start(cwd, resume_id))
         await self.until(lambda one: isinstance(one, Ready), READY_S)
 
     async def _errors(self) -> None:
-        while await self._process.receive_err():
-            pass
+        while data := await self._process.receive_err():
+            self._last_errors = (self._last_errors + data)[-ERRORS_MAX:]
 
     async def _take(self, outs: Iterable[Out]) -> None:
         for out in outs:
@@ -159,8 +227,8 @@ class ProbedAgent:
                 case Signal(number):
                     self._process.signal(number)
                 case PermissionNeeded(request_id=request_id, options=options):
-                    allowed = next((option for option, kind in options if kind == "allow_once"), None)
-                    await self._take(self._codec.permission(request_id, allowed))
+                    answer = next((option for option, kind in options if kind == self._operator.value), None)
+                    await self._take(self._codec.permission(request_id, answer))
                 case FileRequested(request_id, path, text):
                     await self._take(self._codec.file_answered(request_id, *await self._file(path, text)))
                 case TerminalOpened() if self._group is not None:
@@ -210,13 +278,23 @@ class ProbedAgent:
 
 @asynccontextmanager
 async def start_agent(
-    host: ProcessHost, sandbox: Sandbox, prompt: str, *, resume_id: str | None = None, watched: bool = False
+    host: ProcessHost,
+    sandbox: Sandbox,
+    prompt: str,
+    *,
+    resume_id: str | None = None,
+    watched: bool = False,
+    operator: Operator | None = None,
+    arguments: tuple[str, ...] = (),
 ) -> AsyncIterator[ProbedAgent]:
     """Start an agent and wait until the agent is ready for *prompt*. Leaving the block kills the agent and everything
     that the agent started.
 
     Args:
         watched: report which processes the agent's program leaves running.
+        operator: what is answered when the agent requests a permission; the agent is then started so that it asks.
+            By default it is started in the usual way, and what it asks is allowed.
+        arguments: arguments that are added to the agent's command line.
 
     Raises:
         NoResponse: the agent does not become ready.
@@ -224,16 +302,25 @@ async def start_agent(
     """
     cwd = str(sandbox.directory)
     report = sandbox.report() if watched else None
-    codec = codec_for(sandbox.variant.adapter, mapping=sandbox.variant.mapping, quirks=sandbox.variant.quirks)()
-    argv = codec.argv(sandbox.command, prompt, str(uuid.uuid4()), resume_id)
+    variant, asking = sandbox.variant, sandbox.variant.asking if operator is not None else None
+    mode = asking.mode if asking is not None else ""
+    options = AgentOptions(guarded=operator is not None, mode=mode, started=sandbox.agent)
+    make_codec = codec_for(variant.adapter, mapping=variant.mapping, quirks=variant.quirks, agent_options=options)
+    codec = make_codec()
+    command = (*sandbox.command_of(asking), *arguments)
+    argv = codec.argv(command, prompt, str(uuid.uuid4()), resume_id)
     if report is not None:
         watcher = Path(__file__).with_name("orphan_watch.py")
         argv = (sys.executable, "-I", "-S", str(watcher), str(report), str(SETTLE_S), *argv)
-    launch = Launch(argv=argv, cwd=cwd, env=sandbox.env)
+    launch = Launch(argv=argv, cwd=cwd, env={**sandbox.env, **(asking.env if asking is not None else {})})
     async with host.spawn(launch, terminate_s=0.0) as process, anyio.create_task_group() as group:
-        agent = ProbedAgent(process, codec, host, sandbox, report)
+        agent = ProbedAgent(process, codec, host, sandbox, report, operator or Operator.ALLOWS)
         group.start_soon(agent.listen, group)
-        await agent.begin(cwd, resume_id)
+        try:
+            await agent.begin(cwd, resume_id)
+        except NoResponse as error:
+            words = f"; its last words: {agent.last_words}" if agent.last_words else ""
+            raise NoResponse(f"{error}{words}") from None
         yield agent
         process.kill()
         group.cancel_scope.cancel()

@@ -27,7 +27,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from supervisor.agents.protocols.json_rpc import ConfigurationRefused, NoMessage, ProtocolError, shortened
+from supervisor.agents.protocols.json_rpc import (
+    ConfigurationRefused,
+    ConversationInUse,
+    NoMessage,
+    ProtocolError,
+    shortened,
+)
 from supervisor.ports import Malformed, Out, StrayLine, ToolClosed, ToolOpened, TurnEnded, TurnEnding
 from supervisor.ports.input_limits import STRAY_CHARS_MAX, STRAY_LINES_MAX, LineBuffer
 from supervisor.ports.json_text import decodable
@@ -315,7 +321,8 @@ class Conversation(CodecDefaults, ABC):
             return self._strays.add(StrayLine(line, str(error)))
         except ProtocolError as error:
             self._over = True
-            return [Malformed(str(error), permanent=isinstance(error, ConfigurationRefused))]
+            permanent, held = isinstance(error, ConfigurationRefused), isinstance(error, ConversationInUse)
+            return [Malformed(str(error), permanent=permanent, held=held)]
         self._strays.clear()
         return outs
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, TypeAlias, TypeVar
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
 
+from supervisor.policies.error_classification import is_held
 from supervisor.ports import Out, RequestRefused, Send
 
 INVALID_REQUEST: Final = -32600
@@ -48,6 +49,18 @@ class NoMessage(ProtocolError):
 class ConfigurationRefused(ProtocolError):
     """Exception: the agent cannot work with its present configuration: a setting that it does not offer, a login, a
     version of the protocol. Another launch fails in the same way."""
+
+
+class ConversationInUse(ProtocolError):
+    """Exception: the conversation that was to be loaded is in use by another process. It is not lost: another launch
+    may load it."""
+
+
+def check_not_held(error: RpcError) -> None:
+    """Raise ``ConversationInUse`` if *error*, the answer to a request to load a conversation, says that another process
+    uses the conversation."""
+    if is_held(error.text):
+        raise ConversationInUse(f"the conversation is in use by another process: {error.text} (code {error.code})")
 
 
 class JsonRpcMessage(msgspec.Struct, rename="camel"):

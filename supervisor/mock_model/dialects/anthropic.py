@@ -37,13 +37,14 @@ _WHYS: Final = {
 def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     model = needs_word(body, "model")
     messages = needs_list(body, "messages")
-    text, results = script_in_force(_user_texts(objects(messages)))
+    script = script_in_force(_user_texts(objects(messages)))
     return ModelRequest(
         dialect="anthropic",
         model=model,
         stream=body.get("stream") is True,
-        text=text,
-        results=results,
+        text=script.text,
+        prompts=script.prompts,
+        results=script.results,
         messages=len(messages),
         tools=tuple(
             Tool(word(tool.get("name")), mapping(tool.get("input_schema"))) for tool in objects(body.get("tools"))
@@ -92,23 +93,21 @@ def _message(
     }
 
 
-def _block(answer: ModelAnswer, serial: str) -> dict[str, Any]:
-    if answer.call is None:
-        return {"type": "text", "text": answer.text}
-    return {
-        "type": "tool_use",
-        "id": f"toolu_{serial}",
-        "name": answer.call.tool.name,
-        "input": answer.call.arguments,
-    }
+def _blocks(answer: ModelAnswer, serial: str) -> list[dict[str, Any]]:
+    if not answer.calls:
+        return [{"type": "text", "text": answer.text}]
+    return [
+        {"type": "tool_use", "id": f"toolu_{serial}_{number}", "name": one.tool.name, "input": one.arguments}
+        for number, one in enumerate(answer.calls)
+    ]
 
 
 def _stop(answer: ModelAnswer) -> str:
-    return "tool_use" if answer.call else "end_turn"
+    return "tool_use" if answer.calls else "end_turn"
 
 
 def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
-    return _message(request, answer, serial, [_block(answer, serial)], _stop(answer))
+    return _message(request, answer, serial, _blocks(answer, serial), _stop(answer))
 
 
 def _event(kind: str, **fields: Any) -> Event:
@@ -116,20 +115,30 @@ def _event(kind: str, **fields: Any) -> Event:
 
 
 def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
-    empty: dict[str, Any] = {"input": {}} if answer.call else {"text": ""}
-    block = {**_block(answer, serial), **empty}
-    if answer.call:
-        deltas = [{"type": "input_json_delta", "partial_json": json.dumps(answer.call.arguments)}]
+    empty: dict[str, Any] = {"input": {}} if answer.calls else {"text": ""}
+    blocks = [{**block, **empty} for block in _blocks(answer, serial)]
+    if answer.calls:
+        deltas = [[{"type": "input_json_delta", "partial_json": json.dumps(one.arguments)}] for one in answer.calls]
     else:
-        deltas = [{"type": "text_delta", "text": piece} for piece in answer.pieces]
+        deltas = [[{"type": "text_delta", "text": piece} for piece in answer.pieces]]
+    pieces: list[tuple[Event, ...]] = []
+    for index, (block, given) in enumerate(zip(blocks, deltas, strict=True)):
+        if index:  # the first begins with the opening, the last ends with the closing
+            pieces.append(
+                (
+                    _event("content_block_stop", index=index - 1),
+                    _event("content_block_start", index=index, content_block=block),
+                )
+            )
+        pieces += [(_event("content_block_delta", index=index, delta=delta),) for delta in given]
     return Streamed(
         (
             _event("message_start", message=_message(request, answer, serial, [], None)),
-            _event("content_block_start", index=0, content_block=block),
+            _event("content_block_start", index=0, content_block=blocks[0]),
         ),
-        tuple((_event("content_block_delta", index=0, delta=delta),) for delta in deltas),
+        tuple(pieces),
         (
-            _event("content_block_stop", index=0),
+            _event("content_block_stop", index=len(blocks) - 1),
             _event(
                 "message_delta",
                 delta={"stop_reason": _stop(answer), "stop_sequence": None},

@@ -15,15 +15,16 @@ from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, flat,
 def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     model = needs_word(body, "model", "you must provide a model parameter")
     messages = needs_list(body, "messages", "Missing required parameter: 'messages'.")
-    text, results = script_in_force(_user_texts(objects(messages)))
+    script = script_in_force(_user_texts(objects(messages)))
     functions = [mapping(tool.get("function")) for tool in objects(body.get("tools"))]
     wanted = mapping(mapping(body.get("response_format")).get("json_schema"))
     return ModelRequest(
         dialect="chat",
         model=model,
         stream=body.get("stream") is True,
-        text=text,
-        results=results,
+        text=script.text,
+        prompts=script.prompts,
+        results=script.results,
         messages=len(messages),
         tools=tuple(Tool(word(one.get("name")), mapping(one.get("parameters"))) for one in functions),
         schema=mapping(wanted.get("schema")) or None,
@@ -47,19 +48,20 @@ def _usage(spent: Spent) -> dict[str, int]:
 
 
 def _calls(answer: ModelAnswer, serial: str) -> list[dict[str, Any]]:
-    if answer.call is None:
-        return []
-    function = {"name": answer.call.tool.name, "arguments": json.dumps(answer.call.arguments)}
-    return [{"id": f"call_{serial}", "type": "function", "function": function}]
+    functions = [{"name": one.tool.name, "arguments": json.dumps(one.arguments)} for one in answer.calls]
+    return [
+        {"id": f"call_{serial}_{number}", "type": "function", "function": function}
+        for number, function in enumerate(functions)
+    ]
 
 
 def _stop(answer: ModelAnswer) -> str:
-    return "tool_calls" if answer.call else "stop"
+    return "tool_calls" if answer.calls else "stop"
 
 
 def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
-    message: dict[str, Any] = {"role": "assistant", "content": None if answer.call else answer.text}
-    if answer.call:
+    message: dict[str, Any] = {"role": "assistant", "content": None if answer.calls else answer.text}
+    if answer.calls:
         message["tool_calls"] = _calls(answer, serial)
     return {
         "id": f"chatcmpl-{serial}",

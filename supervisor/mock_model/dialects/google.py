@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from supervisor.mock_model.answers import Fail, Spent
+from supervisor.mock_model.answers import NO_TIME, Fail, Spent
 from supervisor.mock_model.dialects.sse import MODEL, Dialect, Event, Streamed, needs_list
 from supervisor.mock_model.request import ModelAnswer, ModelRequest, Tool, mapping, objects, script_in_force, word
 
@@ -29,15 +29,16 @@ _INFO: Final = "type.googleapis.com/google.rpc."
 
 def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     contents = needs_list(body, "contents", "contents is not specified")
-    text, results = script_in_force(_user_texts(objects(contents)))
+    script = script_in_force(_user_texts(objects(contents)))
     config = mapping(body.get("generationConfig"))
     model, _, verb = path.rpartition("/")[2].partition(":")
     return ModelRequest(
         dialect="google",
         model=model,
         stream=verb.startswith("stream"),
-        text=text,
-        results=results,
+        text=script.text,
+        prompts=script.prompts,
+        results=script.results,
         messages=len(contents),
         tools=tuple(_tools(objects(body.get("tools")))),
         schema=mapping(config.get("responseJsonSchema") or config.get("responseSchema")) or None,
@@ -70,10 +71,12 @@ def _candidate(parts: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
 
 
 def _parts(answer: ModelAnswer, serial: str) -> list[dict[str, Any]]:
-    if answer.call is None:
+    if not answer.calls:
         return [{"text": answer.text}]
-    call = {"id": f"fc_{serial}", "name": answer.call.tool.name, "args": answer.call.arguments}
-    return [{"functionCall": call}]
+    return [
+        {"functionCall": {"id": f"fc_{serial}_{number}", "name": one.tool.name, "args": one.arguments}}
+        for number, one in enumerate(answer.calls)
+    ]
 
 
 def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str,
 def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
     """Return the answer as a stream: without an opening; the last event contains the reason for the end and the
     usage."""
-    groups = [_parts(answer, serial)] if answer.call else [[{"text": piece}] for piece in answer.pieces]
+    groups = [_parts(answer, serial)] if answer.calls else [[{"text": piece}] for piece in answer.pieces]
     last = {**_candidate([{"text": ""}], finishReason="STOP"), "usageMetadata": _usage(answer.spent)}
     return Streamed((), tuple((Event(_candidate(parts)),) for parts in groups), (Event(last),))
 
@@ -96,7 +99,7 @@ def _failed(fail: Fail, message: str, field: str) -> dict[str, Any]:
         "message": message or _WHYS.get(fail.why, words),
         "status": status,
     }
-    if fail.status == 429:
+    if fail.status == 429 and fail.retry_after_s != NO_TIME:
         wait_s = 1.0 if fail.retry_after_s is None else fail.retry_after_s
         error["details"] = [{"@type": f"{_INFO}RetryInfo", "retryDelay": f"{wait_s:g}s"}]
     if field:

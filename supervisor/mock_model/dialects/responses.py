@@ -28,14 +28,15 @@ def _read_request(path: str, body: dict[str, Any]) -> ModelRequest:
     given = body.get("input")
     if not isinstance(given, str | list):
         raise BadRequest("input", "Missing required parameter: 'input'.")
-    text, results = script_in_force(_user_texts(given))
+    script = script_in_force(_user_texts(given))
     wanted = mapping(mapping(body.get("text")).get("format"))
     return ModelRequest(
         dialect="responses",
         model=model,
         stream=body.get("stream") is True,
-        text=text,
-        results=results,
+        text=script.text,
+        prompts=script.prompts,
+        results=script.results,
         messages=len(given) if isinstance(given, list) else 1,
         tools=tuple(_tools(objects(body.get("tools")))),
         schema=mapping(wanted.get("schema")) or None,
@@ -72,26 +73,23 @@ def _usage(spent: Spent) -> dict[str, Any]:
     }
 
 
-def _item(answer: ModelAnswer, serial: str) -> dict[str, Any]:
-    if answer.call is None:
+def _items(answer: ModelAnswer, serial: str) -> list[dict[str, Any]]:
+    if not answer.calls:
         text = {"type": "output_text", "text": answer.text, "annotations": []}
-        return {
-            "type": "message",
-            "id": f"msg_{serial}",
-            "role": "assistant",
+        message = {"type": "message", "id": f"msg_{serial}", "role": "assistant", "status": "completed"}
+        return [{**message, "content": [text]}]
+    return [
+        {
+            "type": "function_call",
+            "id": f"fc_{serial}_{number}",
+            "call_id": f"call_{serial}_{number}",
+            "name": one.tool.name,
+            **({"namespace": one.tool.namespace} if one.tool.namespace else {}),
+            "arguments": json.dumps(one.arguments),
             "status": "completed",
-            "content": [text],
         }
-    tool = answer.call.tool
-    return {
-        "type": "function_call",
-        "id": f"fc_{serial}",
-        "call_id": f"call_{serial}",
-        "name": tool.name,
-        **({"namespace": tool.namespace} if tool.namespace else {}),
-        "arguments": json.dumps(answer.call.arguments),
-        "status": "completed",
-    }
+        for number, one in enumerate(answer.calls)
+    ]
 
 
 def _response(request: ModelRequest, serial: str, **more: Any) -> dict[str, Any]:
@@ -108,7 +106,7 @@ def _response(request: ModelRequest, serial: str, **more: Any) -> dict[str, Any]
 
 
 def _whole(request: ModelRequest, answer: ModelAnswer, serial: str) -> dict[str, Any]:
-    done = [_item(answer, serial)]
+    done = _items(answer, serial)
     return _response(request, serial, status="completed", output=done, usage=_usage(answer.spent))
 
 
@@ -117,26 +115,36 @@ def _event(kind: str, **fields: Any) -> Event:
 
 
 def _streamed(request: ModelRequest, answer: ModelAnswer, serial: str) -> Streamed:
-    item = _item(answer, serial)
-    empty: dict[str, Any] = {"arguments": ""} if answer.call else {"content": []}
-    begun = {**item, **empty, "status": "in_progress"}
-    about = {"item_id": item["id"], "output_index": 0}
-    if answer.call:
-        pieces = [_event("response.function_call_arguments.done", **about, arguments=item["arguments"])]
-    else:
-        delta = {**about, "content_index": 0}
-        pieces = [_event("response.output_text.delta", **delta, delta=piece) for piece in answer.pieces]
+    items = _items(answer, serial)
+    empty: dict[str, Any] = {"arguments": ""} if answer.calls else {"content": []}
+    pieces: list[tuple[Event, ...]] = []
+    for index, item in enumerate(items):
+        about = {"item_id": item["id"], "output_index": index}
+        if index:  # the first begins with the opening, the last ends with the closing
+            pieces.append(
+                (
+                    _event("response.output_item.done", output_index=index - 1, item=items[index - 1]),
+                    _begun(item, empty, index),
+                )
+            )
+        if answer.calls:
+            arguments = item["arguments"]
+            pieces.append((_event("response.function_call_arguments.done", **about, arguments=arguments),))
+        else:
+            delta = {**about, "content_index": 0}
+            pieces += [(_event("response.output_text.delta", **delta, delta=piece),) for piece in answer.pieces]
     return Streamed(
+        (_event("response.created", response=_response(request, serial)), _begun(items[0], empty, 0)),
+        tuple(pieces),
         (
-            _event("response.created", response=_response(request, serial)),
-            _event("response.output_item.added", output_index=0, item=begun),
-        ),
-        tuple((piece,) for piece in pieces),
-        (
-            _event("response.output_item.done", output_index=0, item=item),
+            _event("response.output_item.done", output_index=len(items) - 1, item=items[-1]),
             _event("response.completed", response=_whole(request, answer, serial)),
         ),
     )
+
+
+def _begun(item: dict[str, Any], empty: dict[str, Any], index: int) -> Event:
+    return _event("response.output_item.added", output_index=index, item={**item, **empty, "status": "in_progress"})
 
 
 RESPONSES: Final = Dialect("responses", _read_request, _whole, _streamed, failed, models)

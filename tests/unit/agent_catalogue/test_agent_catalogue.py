@@ -177,7 +177,7 @@ def test_an_agent_that_is_not_installed_is_told_with_how_to_install_it(
     """A missing program is an error with the command that installs the tried version."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert re.search(
-        r"no program 'pi' on PATH; install it \(`npm install .+@0\.73\.1`\)", refusal(tmp_path, "{known: pi}")
+        r"no program 'pi' on PATH; install it \(`npm install .+@1\.6\.0`\)", refusal(tmp_path, "{known: pi}")
     )
 
 

@@ -1354,6 +1354,17 @@ def test_tokens_have_the_scope_that_the_quirk_names(scope: UsageScope, second: U
     assert outs == [money, second]
 
 
+def test_tokens_of_a_process_are_counted_over_its_turns() -> None:
+    """Totals since the start of the process count what they have grown since the turn before."""
+    talk = Conversation(usage_scope="process")
+    usage = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
+    talk.prompt()
+    (_, first) = talk.answer(result={"stopReason": "end_turn", "usage": usage})
+    talk.prompt()
+    (_, second) = talk.answer(result={"stopReason": "end_turn", "usage": {**usage, "inputTokens": 14}})
+    assert [(one.input_tokens, one.output_tokens) for one in (first, second)] == [(10, 5), (4, 0)]
+
+
 def test_tokens_are_a_total_of_the_turn(talk: Conversation) -> None:
     """Tokens that a usage update reported are not counted again with the response, and the next turn counts from
     zero."""

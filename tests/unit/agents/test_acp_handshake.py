@@ -137,9 +137,24 @@ def test_a_lost_session_is_told_of_once() -> None:
     """A session that cannot be resumed is logged once and replaced by a new session, which gets the settings of the
     plan."""
     talk = Talk(resume="old", capabilities=RESUMES, mode="yolo").answer(error={"code": 1, "message": "unknown"})
-    talk.opened(modes=MODES).answer(result={})
+    talk.answer(error={"code": 2, "message": "not found"}).opened(modes=MODES).answer(result={})
     assert [type(out) for out in talk.told] == [Text, Ready]
-    assert talk.methods[-2:] == ["session/new", "session/set_mode"]
+    assert talk.told[0].text.endswith("a new one was started: unknown (code 1); not found (code 2)\n")
+    assert talk.methods[-4:] == ["session/resume", "session/load", "session/new", "session/set_mode"]
+
+
+def test_a_session_that_cannot_be_resumed_is_loaded() -> None:
+    """If ``session/resume`` fails, ``session/load`` is tried before the conversation counts as lost."""
+    talk = Talk(resume="old", capabilities=RESUMES).answer(error={"code": -32601, "message": "no such method"})
+    assert talk.asked[-1]["method"] == "session/load"
+    assert talk.answer(result=None).told == [Ready("old", "robot")]
+
+
+def test_a_session_that_somebody_uses_is_not_lost() -> None:
+    """A session that another process has open is not replaced by a new one: the launch fails, and may be repeated."""
+    talk = Talk(resume="old", capabilities=RESUMES).answer(error={"code": 1, "message": "the session is locked"})
+    assert talk.why == "the conversation is in use by another process: the session is locked (code 1)"
+    assert talk.methods[-1] == "session/resume"
 
 
 # ------------------------------------------------------------------------------------------------ settings

@@ -120,6 +120,18 @@ def test_a_thread_that_is_lost_is_begun_anew() -> None:
     assert asked(outs) == ["thread/start"]
 
 
+def test_a_thread_that_somebody_writes_is_not_lost() -> None:
+    """A thread that another process has open is not replaced: the launch fails, and the next one tries it again."""
+    codec = CodexCodec()
+    codec.start("/work", "old")
+    codec.feed(said({"id": 1, "result": {}}))
+    outs = codec.feed(said({"id": 2, "error": {"code": -32600, "message": "thread old already has an active writer"}}))
+    [end] = told(outs)
+    assert isinstance(end, Malformed)
+    assert (end.held, end.permanent) == (True, False)
+    assert asked(outs) == []
+
+
 def test_a_refusal_to_open_ends_it() -> None:
     """If codex refuses to open a new thread, the codec reports Malformed with the reason."""
     codec = CodexCodec()

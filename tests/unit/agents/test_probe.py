@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from supervisor.agent_catalogue import KnownAgent, known_agent
-from supervisor.agents.probe import conformance, driver
-from supervisor.agents.probe.conformance import ProbeResult, probe
-from supervisor.agents.probe.discovery import at_least, find
+from supervisor.agent_catalogue.measured import at_least
+from supervisor.agents.probe import driver, trial
+from supervisor.agents.probe.conformance import probe
+from supervisor.agents.probe.discovery import find
 from supervisor.agents.probe.sandbox import Sandbox, make_sandbox
+from supervisor.agents.probe.trial import ProbeResult
 from supervisor.cli.commands import supervisor
 from supervisor.cli.invocation import execute
 from supervisor.processes.host import ShimHost
@@ -60,7 +62,7 @@ KNOWN = {
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     """Return a sandbox for the agent program of this file."""
-    monkeypatch.setattr(conformance, "WORKED_S", 0.0)
+    monkeypatch.setattr(trial, "WORKED_S", 0.0)
     program = tmp_path / "agent.py"
     program.write_text(AGENT)
     agent = KnownAgent.model_validate({**KNOWN, "model": {**KNOWN["model"], "arguments": [str(program)]}})  # type: ignore[dict-item]
@@ -77,11 +79,11 @@ async def tried(place: Sandbox, *cases: str) -> list[ProbeResult]:
 async def test_a_turn_is_probed_with_its_tool_and_its_use(place: Sandbox) -> None:
     """The probe reports that a turn completed with one tool call, the turn's token usage, and that a second process
     resumed the conversation."""
-    turn, used, resumed = await tried(place, "turn", "resume")
+    turn, used, resumed, *_ = await tried(place, "turn", "resume")
     assert turn.good
     assert turn.found.endswith("1 tool calls reported")
-    assert used == ProbeResult("reports its use", "18 tokens", True)
-    assert resumed == ProbeResult("resumes", "end_turn", True)
+    assert used == ProbeResult("reports its use", "18/0 tokens")
+    assert resumed == ProbeResult("resumes a conversation", "2x", True)
 
 
 @pytest.mark.anyio
@@ -108,12 +110,13 @@ async def test_a_cancel_by_a_signal_is_verified(place: Sandbox) -> None:
 
 @pytest.mark.anyio
 async def test_a_case_that_cannot_be_tried_says_why(tmp_path: Path) -> None:
-    """A probe case that cannot be tried is reported as failed with the reason, and the next case is tried."""
+    """A probe case that cannot be tried is reported with the reason, as no fault of the agent, and the next case is
+    tried."""
     agent = KnownAgent.model_validate({**KNOWN, "ways": [{"adapter": "acp", "command": ["/nowhere/agent"]}]})
     (turn, silent) = await tried(make_sandbox(agent, agent.variant(), "http://x", tmp_path), "turn", "silent")
     assert turn.case == "turn"
     assert turn.found.startswith("could not be tried: ")
-    assert (turn.good, silent.good) == (False, False)
+    assert (turn.good, silent.good) == (None, None)
 
 
 def test_a_place_points_at_the_model_server(place: Sandbox, tmp_path: Path) -> None:
@@ -139,7 +142,7 @@ def test_an_agent_is_found_with_the_version_of_its_package(tmp_path: Path, monke
     (tmp_path / "codex").symlink_to(package / "bin/codex")
     monkeypatch.setenv("PATH", str(tmp_path))
     found = find(known_agent("codex"))
-    assert (found.version, found.path, found.is_old) == ("0.1.2", str(tmp_path / "codex"), True)
+    assert (found.version, found.path, bool(found.untried)) == ("0.1.2", str(tmp_path / "codex"), True)
     assert found.ways == ("codex", "jsonl")
 
 
@@ -148,8 +151,9 @@ def test_an_agent_is_asked_for_its_version(tmp_path: Path, monkeypatch: pytest.M
     program(tmp_path, "gemini", "echo gemini 99.1")
     program(tmp_path, "pi", "exit 3")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert (find(known_agent("gemini")).version, find(known_agent("gemini")).is_old) == ("99.1", False)
-    assert (find(known_agent("pi")).version, find(known_agent("pi")).is_old) == ("", False)
+    assert find(known_agent("gemini")).version == "99.1"
+    assert find(known_agent("gemini")).untried.startswith("99.1 is newer than ")
+    assert (find(known_agent("pi")).version, find(known_agent("pi")).untried) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +186,8 @@ def test_agents_lists_what_is_here_and_how_to_get_the_rest(capsys: pytest.Captur
     status, out, _ = ran(capsys, "agents")
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert status == 0
-    assert lines["pi"].split() == ["pi", "0.73.1", "jsonl", str(tmp_path / "bin/pi")]
+    assert lines["pi"].split()[:2] == ["pi", "0.73.1"]
+    assert lines["pi"].endswith(f" {tmp_path / 'bin/pi'}")
     assert lines["gemini"].endswith("not installed: npm install --global @google/gemini-cli@0.61.0")
 
 

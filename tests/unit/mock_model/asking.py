@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-TOOLS = {"Bash": {"command": {"type": "string"}}, "Task": {"prompt": {"type": "string"}}}
+WRITTEN = {"file_path": {"type": "string"}, "content": {"type": "string"}}
+TOOLS = {"Bash": {"command": {"type": "string"}}, "Task": {"prompt": {"type": "string"}}, "Write": WRITTEN}
 PATHS = {
     "anthropic": "/v1/messages",
     "chat": "/v1/chat/completions",
@@ -67,7 +68,8 @@ def _responses(prompt: str, stream: bool, results: int) -> dict[str, Any]:
     text = [{"type": "input_text", "text": prompt}]
     items: list[Any] = [{"type": "message", "role": "user", "content": text}]
     items += [{"type": "function_call_output", "call_id": f"t{number}", "output": "x"} for number in range(results)]
-    tools: list[Any] = [{"type": "function", "name": "Bash", "parameters": _schema(TOOLS["Bash"])}]
+    own = ("Bash", "Write")
+    tools: list[Any] = [{"type": "function", "name": one, "parameters": _schema(TOOLS[one])} for one in own]
     within = [{"type": "function", "name": "Task", "parameters": _schema(TOOLS["Task"])}]
     tools += [{"type": "namespace", "name": "collab", "tools": within}]
     return {"model": "m", "stream": stream, "input": items, "tools": tools}

@@ -99,8 +99,8 @@ def test_a_script_goes_on_with_each_result(text: str, results: int, failed: int,
 def test_the_newest_script_counts() -> None:
     """The newest message with a script is executed, even if a later message without a script follows."""
     said = [("RUN[[old]]", 0), ("", 1), ("RUN[[new]]", 0), ("a reminder", 0), ("", 1)]
-    assert script_in_force(said) == ("RUN[[new]]", 1)
-    assert script_in_force([("hello", 0), ("again", 0)]) == ("again", 0)
+    assert script_in_force(said)[:2] == ("RUN[[new]]", 1)
+    assert script_in_force([("hello", 0), ("again", 0)]) == ("again", 0, ())
 
 
 def test_usage_is_what_the_prompt_says() -> None:
@@ -131,7 +131,7 @@ def test_a_tool_that_is_not_there_is_said_to_be_missing() -> None:
     reply = reply_to(_asked("RUN[[a]]", tools=(Tool("read"),)), Run("a"))
     assert isinstance(reply, ModelAnswer)
     assert reply.text == "stub: no shell tool among read"
-    assert reply.call is None
+    assert not reply.calls
 
 
 def test_a_demanded_form_is_kept() -> None:
@@ -188,7 +188,7 @@ def test_no_body_breaks_a_dialect(body: dict[str, Any], dialect: Any) -> None:
         asked = dialect.read_request("/v1beta/models/m:streamGenerateContent", body)
     except BadRequest:
         return
-    call = ModelAnswer(call=Call(Tool("t"), {}))
+    call = ModelAnswer(calls=(Call(Tool("t"), {}), Call(Tool("t"), {})))
     for spoken in (call, reply_to(asked, Run("a"))):
         assert isinstance(spoken, ModelAnswer)
         assert dialect.whole(asked, spoken, "1")

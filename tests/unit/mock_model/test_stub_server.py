@@ -66,6 +66,28 @@ def _call(dialect: str, answer: Answered, stream: bool) -> tuple[str, dict[str, 
             return call["name"], call["args"]
 
 
+def _calls(dialect: str, answer: Answered, stream: bool) -> list[dict[str, Any]]:
+    """Return the arguments of all tool calls in a response, put together as a client does."""
+    parts = answer.events if stream else [answer.body]
+    match dialect:
+        case "anthropic" if stream:
+            given = {one["index"]: one["delta"]["partial_json"] for one in parts if one["type"].endswith("block_delta")}
+            stopped = [one["index"] for one in parts if one["type"] == "content_block_stop"]
+            return [json.loads(given[index]) for index in stopped]
+        case "anthropic":
+            return [block["input"] for block in parts[0]["content"]]
+        case "chat":
+            choices = [one["choices"][0]["delta" if stream else "message"] for one in parts]
+            calls = [call for one in choices for call in one.get("tool_calls", [])]
+            return [json.loads(call["function"]["arguments"]) for call in calls]
+        case "responses":
+            done = [one["item"] for one in parts if one.get("type") == "response.output_item.done"]
+            return [json.loads(item["arguments"]) for item in (done if stream else parts[0]["output"])]
+        case _:
+            found = [part for one in parts for part in one["candidates"][0]["content"]["parts"]]
+            return [part["functionCall"]["args"] for part in found if "functionCall" in part]
+
+
 def _usage(answer: Answered, stream: bool) -> str:
     return json.dumps(answer.events if stream else answer.body)
 
@@ -93,6 +115,48 @@ async def test_it_calls_the_shell_and_then_is_done(dialect: str, stream: bool) -
     assert _call(dialect, first, stream) == ("Bash", {"command": "make test"})
     assert _text(dialect, second, stream) == "stub: done"
     assert seen == [(0, "run"), (1, "say")]
+
+
+@every_dialect
+@either_way
+async def test_it_makes_calls_in_parallel(dialect: str, stream: bool) -> None:
+    """A response has a call for each command; the script goes on when all results have come."""
+    prompt = "PARALLEL[[make a ;; make b]] SAY[[both]]"
+    async with open_stub_model() as stub:
+        first = await ask(stub.port, dialect, prompt, stream=stream)
+        second = await ask(stub.port, dialect, prompt, stream=stream, results=2)
+    assert _calls(dialect, first, stream) == [{"command": "make a"}, {"command": "make b"}]
+    assert _text(dialect, second, stream) == "both"
+
+
+@every_dialect
+async def test_it_writes_files_and_leaves_commands_running(dialect: str) -> None:
+    """A file is written by the client's own tool, a command of a tool without such a parameter is left by the shell."""
+    async with open_stub_model() as stub:
+        edit = await ask(stub.port, dialect, "EDIT[[notes.txt two words]]")
+        background = await ask(stub.port, dialect, "BACKGROUND[[sleep 1]]")
+    assert _calls(dialect, edit, False) == [{"file_path": "notes.txt", "content": "two words"}]
+    assert _calls(dialect, background, False) == [{"command": "(sleep 1) >/dev/null 2>&1 &"}]
+
+
+@every_dialect
+async def test_an_answer_is_cut_after_a_number_of_bytes(dialect: str) -> None:
+    """The body has exactly the bytes that the script allows."""
+    async with open_stub_model() as stub:
+        answer = await ask(stub.port, dialect, "DROP[[40]]", stream=True)
+    assert (len(answer.text.encode()), answer.whole) == (40, False)
+
+
+async def test_the_log_knows_the_conversation_and_its_cost() -> None:
+    """A logged request has the scripts of the whole conversation, and the usage that its answer reported."""
+    said = [{"role": "user", "content": one} for one in ("SAY[[one]]", "no script", "SAY[[two]] USAGE[[5 6]]")]
+    async with open_stub_model() as stub:
+        await post(stub.port, PATHS["chat"], json.dumps({"model": "m", "messages": said}))
+        await ask(stub.port, "chat", "ERR[[500]]")
+        well, failed = stub.requests
+    assert well.prompts == ("SAY[[one]]", "SAY[[two]] USAGE[[5 6]]")
+    assert (well.input_tokens, well.output_tokens) == (5, 6)
+    assert (failed.input_tokens, failed.output_tokens) == (0, 0)
 
 
 @every_dialect

@@ -15,6 +15,8 @@ from supervisor.policies.error_classification import (
     TABLE,
     Failure,
     classify,
+    is_held,
+    is_refused_option,
     problem_of,
     signature_of,
     wait_of,
@@ -431,3 +433,38 @@ def test_the_last_output_of_a_process_blames_no_provider(output: str) -> None:
 def test_a_session_is_charged_for_the_same_problems_as_a_run() -> None:
     """The problems that are charged to no session are those that are charged to no run."""
     assert {one for one in ModelProblem if classify("", model=ModelFailure(problem=one)).passes} == PROVIDER_TROUBLE
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [
+        ("error: unexpected argument '--x' found", True),
+        ("error: unknown option '--x'", True),
+        ("Error loading config: unknown variant `untrusted`, expected one of never, on-request", True),
+        ("Connection error: the server answered 500", False),
+    ],
+)
+def test_a_refused_option_is_recognized(words: str, refused: bool) -> None:
+    """The last words of a program that does not accept its command line show that another launch fails too."""
+    assert is_refused_option(words) is refused
+
+
+@pytest.mark.parametrize(
+    ("words", "held"),
+    [("thread 7 already has an active writer", True), ("session is locked", True), ("no rollout found", False)],
+)
+def test_a_conversation_in_use_is_not_lost(words: str, held: bool) -> None:
+    """A conversation that another process uses is not one that does not exist."""
+    assert is_held(words) is held
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ("Info: The conversation exceeded the model's context limit. Compact it", ModelProblem.CONTEXT_LENGTH),
+        ("terminated: other side closed (UND_ERR_SOCKET)", ModelProblem.CONNECTION),
+    ],
+)
+def test_words_of_agents_name_the_trouble_of_their_model(words: str, problem: ModelProblem) -> None:
+    """Words that copilot and pi use for a trouble of their model are known."""
+    assert problem_of(words) is problem

@@ -286,3 +286,11 @@ def test_a_final_failure_is_an_error() -> None:
     assert severity_of(event, (LogFatal(message="too many errors"), TerminateSession())) is Severity.ERROR
     fatal = FatalError(message="boom")
     assert severity_of(fatal, (LogFatal(message="boom"),)) is Severity.CRITICAL
+
+
+def test_the_note_names_the_calls_that_were_open() -> None:
+    """The note after an interruption names the calls of our own record, in one line each, and at most five."""
+    whole = build_prompt("do it", [], again=True, open_calls=["make\n  test"])
+    assert whole.startswith("do it\n\nNote: you were ended while this was running: `make test`. It may be done in part")
+    many = build_prompt("do it", [], again=True, open_calls=[f"c{number}" for number in range(7)])
+    assert "`c3`, `c4` and 2 more. It" in many

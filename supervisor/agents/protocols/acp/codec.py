@@ -189,8 +189,9 @@ class AcpUsageMeter:
         self._used = messages.TurnUsage()
 
     def begin(self) -> None:
-        """Begin another turn, whose token totals count from zero."""
-        self._used = messages.TurnUsage()
+        """Begin another turn, whose token totals count from zero, unless they are those of the process."""
+        if self._scope != "process":
+            self._used = messages.TurnUsage()
 
     def update(self, update: messages.UsageUpdate) -> list[Usage]:
         """Return the usage that a ``usage_update`` reports: the cost and the tokens separately, since their scopes
@@ -219,7 +220,7 @@ class AcpUsageMeter:
                 Usage(said, used.input_tokens, used.output_tokens, 0.0, used.cached_tokens, total_of=THIS_CONVERSATION)
             ]
         before = messages.TurnUsage()
-        if self._scope == "turn":
+        if self._scope in ("turn", "process"):
             before, self._used = self._used, messages.TurnUsage(*map(max, used, self._used))
             used = self._used
         into, out, cached, requests = (now - then for now, then in zip(used, before, strict=True))

@@ -24,6 +24,7 @@ from supervisor.agents.protocols.json_rpc import (
     JsonRpcMessage,
     ProtocolError,
     RpcError,
+    check_not_held,
     read,
 )
 from supervisor.ports import AgentOptions, McpServer
@@ -68,12 +69,11 @@ class Initialized(JsonRpcMessage):
         return self._sessions.close is not None
 
     @property
-    def reopens(self) -> str:
-        """Name of the method that opens an earlier conversation again, or ``""``. ``session/resume`` does not repeat
-        the earlier messages, ``session/load`` does."""
-        if self._sessions.resume is not None:
-            return "session/resume"
-        return "session/load" if self._agent.load_session else ""
+    def reopens(self) -> tuple[str, ...]:
+        """Names of the methods that open an earlier conversation again, the best first. ``session/resume`` does not
+        repeat the earlier messages, ``session/load`` does."""
+        resumes = ("session/resume",) if self._sessions.resume is not None else ()
+        return (*resumes, "session/load") if self._agent.load_session else resumes
 
     @property
     def queues(self) -> bool:
@@ -234,20 +234,20 @@ class Handshake:
 
     # ------------------------------------------------------------------------------------------ the session
     def _reopen(self, session_params: dict[str, Any]) -> HandshakeSteps[str]:
-        """Open the earlier conversation again and return its id. Return ``""`` if there is none or if that fails, so
-        that the caller opens a new conversation."""
+        """Open the earlier conversation again, in every way that the agent offers, and return its id. Return ``""`` if
+        there is none or if that fails, so that the caller opens a new conversation."""
         if self.loading is None:
             return ""
-        session, why = self.loading, "the agent cannot load conversations any more"
-        if self.agent.reopens:
-            answer = yield from self._with_login(
-                HandshakeRequest(self.agent.reopens, {"sessionId": session, **session_params})
-            )
+        session, reasons = self.loading, []
+        for method in self.agent.reopens:
+            answer = yield from self._with_login(HandshakeRequest(method, {"sessionId": session, **session_params}))
             if isinstance(answer, Raw):
-                self._record_settings(answer, self.agent.reopens)
+                self._record_settings(answer, method)
                 return session
-            why = f"{answer.text} (code {answer.code})"
-        self.lost, self.loading = why, None
+            check_not_held(answer)
+            reasons.append(f"{answer.text} (code {answer.code})")
+        self.lost = "; ".join(dict.fromkeys(reasons)) or "the agent cannot load conversations any more"
+        self.loading = None
         return ""
 
     def _new(self, session_params: dict[str, Any]) -> HandshakeSteps[str]:

@@ -43,6 +43,7 @@ from supervisor.agents.protocols.json_rpc import (
     ProtocolError,
     RpcError,
     RpcId,
+    check_not_held,
     id_in_use,
     read,
 )
@@ -226,7 +227,12 @@ class CodexCodec(Conversation):
         return [Ready(thread.id, f"codex {thread.cli_version}".strip(), steers=True)]
 
     def _not_loaded(self, error: RpcError, cwd: str) -> list[Out]:
-        """Report that the earlier conversation could not be loaded, and open a new conversation."""
+        """Report that the earlier conversation could not be loaded, and open a new conversation.
+
+        Raises:
+            ConversationInUse: another process has the conversation open: it is not lost.
+        """
+        check_not_held(error)
         words = f"the conversation could not be loaded, a new one was started: {error.text} (code {error.code})\n"
         return [Text("log", words), self._new(cwd)]
 

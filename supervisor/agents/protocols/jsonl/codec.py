@@ -135,7 +135,7 @@ class JsonlUsageMeter:
         """Return the *reported* usage of that scope: the total of a conversation unchanged, otherwise the amounts that
         this report adds to the reports before. An amount of ``None`` is not reported."""
         added = amounts = [one or 0.0 for one in reported]
-        if scope == "turn":
+        if scope in ("turn", "process"):  # a process serves one turn
             before, self._totals = self._totals, [max(pair) for pair in zip(amounts, self._totals, strict=True)]
             added = [now - was for now, was in zip(self._totals, before, strict=True)]
         said = dict(zip(("input_tokens", "output_tokens", "cost_usd"), reported, strict=True))
