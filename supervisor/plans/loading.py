@@ -31,6 +31,7 @@ ARGUMENT_BYTES_MAX: Final = 128 * 1024 - 1
 """Largest number of bytes of one argument of a program on Linux (``MAX_ARG_STRLEN`` of linux/binfmts.h, less the final
 NUL)."""
 
+_NAME: Final = re.compile(NAME_PATTERN)
 _Document = TypeVar("_Document", bound=BaseModel)
 
 PluginNamesFor = Callable[[Sequence[str] | None], Mapping[str, Sequence[str]]]
@@ -74,7 +75,7 @@ def load_plan(
         raise source.bad([((), "a plan is a mapping with the keys agents and tasks")])
     _replace(source.data, instead, path)
     _add_variables(source.data, environment)
-    if re.fullmatch(NAME_PATTERN, path.stem):
+    if _NAME.fullmatch(path.stem):
         source.data.setdefault("workstream", path.stem)
     if agents and isinstance(own := source.data.get("agents", {}), dict):
         source.data["agents"] = {**agents, **own}

@@ -5,7 +5,6 @@ The models are used only at the edge; their ``value()`` methods make the values 
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Literal
 
 import msgspec
@@ -97,7 +96,10 @@ class StageBudgetsConfig(Model):
 
 
 def _author(text: str) -> str:
-    if text and text != "user" and not re.fullmatch(r"[^<>\n]+ <[^<>\s]+>", text):
+    name, _, address = text.partition(" <")
+    is_known = name.strip() and address[-1:] == ">" and len(address) > 1
+    is_known = is_known and not set(f"{name}{address[:-1]}") & set("<>\n\r") and not set(address) & set(" \t")
+    if text and text != "user" and not is_known:
         raise ValueError(f"{text!r} is no author; give user, or for example 'Build Robot <robot@example.org>'")
     return text
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,18 +23,30 @@ FILES_MAX: Final = 20
 """Number of files that an obstacle lists."""
 
 _COMMAND_CHARS_MAX: Final = 80
-_LOCK: Final = re.compile(r"^(?:error|fatal): .*?Unable to create '(.+\.lock)': File exists", re.MULTILINE)
-_CONFIG_LOCK: Final = re.compile(r"^(?:error|fatal): could not lock config file (.+): File exists", re.MULTILINE)
+_LOCK_WORDS: Final = (("Unable to create '", "': File exists"), ("could not lock config file ", ": File exists"))
+"""Words before and after the name of a lock, or of a file that is locked, in an error of git."""
 _DISK: Final = ("No space left on device", "Disk quota exceeded", "Read-only file system")
 _DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _BUSY: Final = ("Device or resource busy", "Text file busy")
 
 
+def _lock_in(output: str) -> str:
+    """Return the lock that an error in the *output* of git names, or the file that is locked; ``""`` if there is none.
+    Not by a pattern, whose time would be quadratic."""
+    for line in output.splitlines():
+        for before, after in _LOCK_WORDS if line.startswith(("error: ", "fatal: ")) else ():
+            _, is_there, rest = line.partition(before)
+            name, ends, _ = rest.rpartition(after)
+            if is_there and ends:
+                return name
+    return ""
+
+
 def obstacle_in(output: str, where: str) -> HeldBy | None:
     """Return the obstacle that the *output* of a git command in the directory *where* names; ``None`` if it names
     none."""
-    if lock := _LOCK.search(output) or _CONFIG_LOCK.search(output):
-        path = Path(where, lock[1])
+    if lock := _lock_in(output):
+        path = Path(where, lock)
         return lock_held(path if path.suffix == ".lock" else path.with_name(f"{path.name}.lock"), where)
     if problem := next((one for one in _DISK if one in output), ""):
         return disk_full(problem, where)

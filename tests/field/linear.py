@@ -245,6 +245,10 @@ def growth(run: Callable[[str], object], attack: tuple[str, str, str], chars_max
     head, body, tail = attack
     count, last_s, slow = 2, _timed(run, head + body * 2 + tail), list[str]()
     while len(head) + len(body) * count <= chars_max:
+        # Half of the way first: from 16 to 32 repetitions, an exponential pattern goes from 2 ms to minutes.
+        between_s = _timed(run, head + body * (count + count // 2) + tail) if count <= MANY else 0.0
+        if between_s > max(SETTLED_S, last_s * HOPELESS**2):
+            return f"{head!r} + {body!r} * {count + count // 2} + {tail!r}: {between_s * 1000:.2f} ms"
         count *= 2
         took_s = _timed(run, head + body * count + tail)
         found = ""

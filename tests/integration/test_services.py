@@ -272,7 +272,7 @@ async def test_workspaces_are_removed_over_a_crash(repository: Path, crashes: Cr
 async def test_a_bug_in_a_verification_fails_its_request_only(repository: Path, crashes: Crashes) -> None:
     """When the verification of one task crashes, that task fails with the crash as its error, and the next task is
     merged."""
-    crashes.left["verification"] = 1
+    crashes.left["verification"] = 2  # the first request looks at the user's checkout, which decides nothing
     sh = AgentConfig(adapter="command", command=("sh", "-c", "{prompt}"))
     tasks = [
         TaskConfig(id=name, agent="sh", prompt=f"echo {name} > {name}", max_retries=0) for name in ("one", "another")

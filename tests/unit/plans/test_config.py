@@ -343,7 +343,7 @@ def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     (tmp_path / "plan.yaml").touch(mode=0)
-    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(os, "open", refused)
     with pytest.raises(BadPlan, match="cannot be read: Permission denied"):
         load_plan(tmp_path / "plan.yaml")
 

@@ -664,7 +664,16 @@ async def test_the_progress_tells_of_a_recovery_before_the_end(tmp_path: Path) -
     await journal.close()
     assert [json.loads(line) for line in out.getvalue().splitlines()][1:] == [
         {"outage": None},
-        {"run": "", "ok": True, "outcome": "completed", "error": "", "output": "", "tasks": [], "workers": []},
+        {
+            "run": "",
+            "ok": True,
+            "outcome": "completed",
+            "error": "",
+            "output": "",
+            "branch": "",
+            "tasks": [],
+            "workers": [],
+        },
     ]
 
 
