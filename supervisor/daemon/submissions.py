@@ -81,10 +81,11 @@ class SubmissionStore:
             self._path(token).unlink()
 
     def keep_only(self, tokens: Collection[str]) -> None:
-        """Remove every file but those with *tokens*."""
+        """Remove every file but those with *tokens*; also those that a kill in the middle of ``add`` has left."""
         with suppress(OSError):
             for path in self._folder.iterdir():
-                if _TOKEN.fullmatch(path.stem) and path.stem not in tokens:
+                token, _, ending = path.name.partition(".")
+                if _TOKEN.fullmatch(token) and (token not in tokens or ending != "json"):
                     path.unlink()
 
     def _path(self, token: str) -> Path:

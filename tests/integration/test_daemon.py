@@ -14,7 +14,7 @@ from supervisor.control.client import answers_to
 from supervisor.control.requests import Start
 from supervisor.daemon.config import DaemonConfig
 from supervisor.daemon.daemon import Daemon
-from supervisor.daemon.submissions import SubmissionStore
+from supervisor.daemon.submissions import StoredPlan, SubmissionStore
 from supervisor.embedding.runtime import open_in
 from supervisor.journal.reader import JournalReader
 from supervisor.journal.statedir import StateDir
@@ -356,6 +356,19 @@ def closed(place: Place) -> list[str]:
 
 async def do_nothing(self: Daemon, handle: PlanHandle) -> None:
     """Take the place of what follows the end of a run, as if the process had ended before."""
+
+
+def test_what_a_killed_submission_has_left_is_removed(tmp_path: Path) -> None:
+    """A kill within the writing of a submitted plan leaves a part of it, with the secrets of the submitter: the next
+    start removes that, as it removes plans without a run, and nothing else."""
+    store = SubmissionStore(tmp_path)
+    kept, other = (store.add(StoredPlan(plan={}, directory="/")) for _ in range(2))
+    (tmp_path / "0123456789abcdef.json.new").write_text('{"plan": {"env": {"KEY": "a secr')
+    (tmp_path / f"{kept}.json.new").write_text("{")
+    (tmp_path / "notes.txt").touch()
+    store.keep_only([kept])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([f"{kept}.json", "notes.txt"])
+    assert store.read(other) is None
 
 
 @pytest.mark.anyio
