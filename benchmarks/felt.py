@@ -32,10 +32,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import harness
-from benchmarks.harness import Aim, Case, Figures, Line, Measure, Missing, at_most, at_most_times, options
+from benchmarks.harness import Aim, Case, Figures, Line, Measure, Missing, at_most, at_most_times
 from benchmarks.recovery import fill
-from benchmarks.table import show
+from benchmarks.table import show_beside_checkout
 from supervisor.journal.statedir import StateDir
 
 ROOT = Path(__file__).parents[1]
@@ -123,9 +122,9 @@ def run(argv: Sequence[str], where: Path, **variables: str) -> Spent:
     return Spent(took_s * 1e3, cpu_s * 1e3)
 
 
-def python(checkout: Path, where: Path, *words: str, **variables: str) -> Spent:
+def python(checkout: Path, where: Path, *arguments: str, **variables: str) -> Spent:
     """Run Python with the packages of a checkout."""
-    return run([sys.executable, *words], where, PYTHONPATH=str(checkout), **variables)
+    return run([sys.executable, *arguments], where, PYTHONPATH=str(checkout), **variables)
 
 
 @contextmanager
@@ -232,9 +231,9 @@ def journal(disk: Path | None, records: int, live: int) -> tempfile.TemporaryDir
     return made
 
 
-def question_of(checkout: Path, disk: Path | None, records: int, live: int, words: Sequence[str]) -> Figures:
+def question_of(checkout: Path, disk: Path | None, records: int, live: int, command: Sequence[str]) -> Figures:
     made = journal(disk, records, live)
-    return (python(checkout, Path(made.name), "-m", "supervisor", *words).cpu_ms,)
+    return (python(checkout, Path(made.name), "-m", "supervisor", *command).cpu_ms,)
 
 
 def import_of(checkout: Path, program: str) -> Figures:
@@ -283,10 +282,10 @@ def cases(effort: Effort, disk: Path | None = None, against: Path | None = None)
         lambda checkout: reads_of(checkout, disk, effort.commands),
         ("anyio.run_process", lambda: reads_of(ROOT, disk, effort.commands, BARE_READ), [at_most_times(2)]),
     )
-    for words in (("why", "s0"), ("ps",), ("tree", "--json")):
-        long, short = (partial(question_of, disk=disk, records=one, live=effort.live, words=words) for one in sizes)
+    for command in (("why", "s0"), ("ps",), ("tree", "--json")):
+        long, short = (partial(question_of, disk=disk, records=one, live=effort.live, command=command) for one in sizes)
         found += case(
-            [f"{' '.join(words)}, {sizes[0]} records"],
+            [f"{' '.join(command)}, {sizes[0]} records"],
             long,
             (f"{sizes[1]} records", partial(short, ROOT), [at_most_times(1.2)]),
         )
@@ -299,19 +298,7 @@ def cases(effort: Effort, disk: Path | None = None, against: Path | None = None)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
-    parser = options(__doc__, folder=True)
-    parser.add_argument("--against", type=Path, help="directory of another checkout to compare with")
-    parser.add_argument("--only", default="", help="only the cases with this in a row's name")
-    parser.add_argument("--rounds", type=int, default=FULL.rounds, help="repetitions of each measurement")
-    args = parser.parse_args(arguments)
-    if args.against is not None and not (args.against / "supervisor" / "__init__.py").is_file():
-        parser.error(f"--against: {args.against} is no checkout; give the directory that contains supervisor/")
-    against = None if args.against is None else args.against.resolve()
-    effort = SHORT if args.short else FULL._replace(rounds=args.rounds)
-    found = [one for one in cases(effort, args.folder, against) if any(args.only in line.what for line in one.lines)]
-    if args.short:
-        print("The short form: smallest sizes, once; no aims.")
-    show([one.without_aims() if args.short else one for one in found], harness.FULL._replace(rounds=effort.rounds))
+    show_beside_checkout(__doc__, cases, FULL, SHORT, arguments)
 
 
 if __name__ == "__main__":

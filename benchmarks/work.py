@@ -30,9 +30,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import harness
-from benchmarks.harness import Aim, Case, Figures, Line, Measure, at_most, at_most_times, options
-from benchmarks.table import show
+from benchmarks.harness import Aim, Case, Figures, Line, Measure, at_most, at_most_times
+from benchmarks.table import show_beside_checkout
 
 ROOT = Path(__file__).parents[1]
 CALL = "import runpy, sys; runpy.run_path(sys.argv[1])['main'](*sys.argv[2:])"
@@ -149,19 +148,7 @@ def cases(effort: Effort, disk: Path | None = None, against: Path | None = None)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, and print the table."""
-    parser = options(__doc__, folder=True)
-    parser.add_argument("--against", type=Path, help="directory of another checkout to compare with")
-    parser.add_argument("--only", default="", help="only the cases with this in a row's name")
-    parser.add_argument("--rounds", type=int, default=FULL.rounds, help="repetitions of each measurement")
-    args = parser.parse_args(arguments)
-    if args.against is not None and not (args.against / "supervisor" / "__init__.py").is_file():
-        parser.error(f"--against: {args.against} is no checkout; give the directory that contains supervisor/")
-    against = None if args.against is None else args.against.resolve()
-    effort = SHORT if args.short else FULL._replace(rounds=args.rounds)
-    found = [one for one in cases(effort, args.folder, against) if any(args.only in line.what for line in one.lines)]
-    if args.short:
-        print("The short form: smallest sizes, once; no aims.")
-    show([one.without_aims() if args.short else one for one in found], harness.FULL._replace(rounds=effort.rounds))
+    show_beside_checkout(__doc__, cases, FULL, SHORT, arguments)
 
 
 if __name__ == "__main__":
